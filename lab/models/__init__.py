@@ -1,0 +1,1 @@
+"""Models the lab can load, and the script that makes the embedded one."""
