@@ -1,0 +1,166 @@
+"""The `grpo-lab` command: opens the lab, trains without a page, checks the machine, lists models.
+
+Every setting of `RunConfig` is a flag of `grpo-lab train`, made from the field itself, so command line, page and Python
+cannot disagree. Each command imports what it needs when it is called: `grpo-lab --help` must not wait for torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import tyro
+
+from lab.config import ConfigError, RunConfig
+
+FLAG_TYPES = {"task": str, "rewards": tuple[str, ...], "reward_weights": tuple[float, ...] | None}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; without a command, open the lab. Returns the exit status."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    command = COMMANDS.get(argv[0]) if argv and not argv[0].startswith("-") else open_lab
+    if command is None:
+        print(f"grpo-lab has no command {argv[0]!r}. Commands: {', '.join(COMMANDS)}; without one it opens the lab.", file=sys.stderr)
+        return 2
+    arguments = argv if command is open_lab else argv[1:]
+    try:
+        return command(arguments)
+    except (ConfigError, FileNotFoundError, *_known_errors()) as error:
+        print(f"grpo-lab: {error}", file=sys.stderr)
+        return 1
+
+
+# -- open the lab
+
+
+@dataclasses.dataclass
+class OpenArguments:
+    """Open GRPO Lab in the browser. Other commands: train, doctor, models (each has --help)."""
+
+    port: Annotated[int, tyro.conf.arg(help="Port on 127.0.0.1; 0 takes a free one.")] = 7860
+    browser: Annotated[bool, tyro.conf.arg(help="Open a browser window.")] = True
+    runs: Annotated[Path, tyro.conf.arg(help="Folder of the runs.")] = Path("runs")
+
+
+def open_lab(argv: list[str]) -> int:
+    from lab.web import serve
+
+    arguments = tyro.cli(OpenArguments, prog="grpo-lab", args=argv)
+    return serve(arguments.runs, port=arguments.port, open_browser=arguments.browser) or 0
+
+
+# -- train
+
+
+def train_arguments() -> type:
+    """A dataclass with a flag for every field of RunConfig, in its order and with its help, and four flags of the command's own."""
+    own = [
+        ("config", Annotated[Path | None, tyro.conf.arg(help="TOML file with settings; flags override it.")], None),
+        ("preset", Annotated[str | None, tyro.conf.arg(help="Start from a preset; a file and flags override it.")], None),
+        ("name", Annotated[str | None, tyro.conf.arg(help="Name of the run. None: made from the task and the time.")], None),
+        ("runs", Annotated[Path, tyro.conf.arg(help="Folder of the runs.")], Path("runs")),
+    ]
+    hints = get_type_hints(RunConfig)
+    settings = [(f.name, Annotated[FLAG_TYPES.get(f.name, hints[f.name]), tyro.conf.arg(help=_flag_help(f))], f.default)
+                for f in dataclasses.fields(RunConfig)]
+    made = dataclasses.make_dataclass("TrainArguments", [(n, t, dataclasses.field(default=d)) for n, t, d in own + settings])
+    made.__doc__ = "Train without the page. Every setting is a flag; Ctrl-C saves and stops."
+    return made
+
+
+def train(argv: list[str]) -> int:
+    kind = train_arguments()
+    first = tyro.cli(kind, prog="grpo-lab train", args=argv)
+    defaults = {**_preset(first.preset), **_toml(first.config)}
+    arguments = tyro.cli(kind, prog="grpo-lab train", args=argv, default=kind(**defaults)) if defaults else first
+    config = RunConfig(**{f.name: getattr(arguments, f.name) for f in dataclasses.fields(RunConfig)})
+    return _train(config, arguments.name, arguments.runs)
+
+
+def _train(config: RunConfig, name: str | None, runs: Path) -> int:
+    from tqdm import tqdm
+
+    import lab
+
+    print(f"{config.prompts_per_step} prompts × {config.num_generations} completions = {config.completions_per_step} per step, "
+          f"{config.max_steps} steps", flush=True)
+    trainer = lab.Trainer(config)
+    bar = tqdm(total=config.max_steps, unit="step")
+    try:
+        for step in lab.record(trainer, name, runs_dir=runs):
+            bar.update()
+            bar.set_postfix_str(f"reward {step.metrics['reward']:.3f}, kl {step.metrics['kl']:.4f}")
+    except KeyboardInterrupt:
+        print(f"\nStopped after step {trainer.step}; the adapter and a checkpoint are saved under {runs}.")
+    finally:
+        bar.close()
+    return 0
+
+
+def _preset(name: str | None) -> dict[str, Any]:
+    if name is None:
+        return {}
+    from lab.presets import preset
+
+    return dict(preset(name).settings)
+
+
+def _toml(path: Path | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not TOML: {error}.") from None
+    return {f.name: getattr(RunConfig.from_dict(values), f.name) for f in dataclasses.fields(RunConfig) if f.name in values}
+
+
+def _flag_help(f: dataclasses.Field) -> str:
+    trl = f.metadata["trl"]
+    return f.metadata["help"] if trl is None else f"{f.metadata['help']} TRL: {trl}."
+
+
+# -- doctor and models
+
+
+@dataclasses.dataclass
+class NoArguments:
+    pass
+
+
+def doctor(argv: list[str]) -> int:
+    """Say what this machine has, what is missing, and how to get it."""
+    tyro.cli(NoArguments, prog="grpo-lab doctor", description=doctor.__doc__, args=argv)
+    from lab.doctor import report
+
+    print(report())
+    return 0
+
+
+def models(argv: list[str]) -> int:
+    """List the models that come with the lab and suggestions by memory."""
+    tyro.cli(NoArguments, prog="grpo-lab models", description=models.__doc__, args=argv)
+    from lab.models.registry import models_table
+
+    print(models_table())
+    return 0
+
+
+COMMANDS = {"train": train, "doctor": doctor, "models": models}
+
+
+def _known_errors() -> tuple[type[Exception], ...]:
+    """The error classes whose message is already a sentence for people; anything else keeps its traceback."""
+    from lab.models.registry import ModelError
+    from lab.rewards import RewardError
+    from lab.tasks import TaskError
+
+    return (ModelError, RewardError, TaskError)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+"""Every word the lab shows, explained once: the same text stands in tooltips, in the README and in the guide.
+
+Settings explain themselves in `lab/config.py`; here are the metrics (TRL's names) and the words. `python -m
+lab.glossary README.md` rewrites the README's tables from both. Standard library only.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from lab.config import RunConfig
+
+
+@dataclass(frozen=True)
+class Metric:
+    """`name` is TRL's where TRL has the metric. `{func}` stands for a reward function's name."""
+
+    name: str
+    label: str
+    unit: str
+    text: str
+
+
+METRICS = (
+    Metric("reward", "reward", "reward", "Mean total reward of the step's completions. The number GRPO raises; look here first."),
+    Metric("reward_std", "reward spread", "reward", "Standard deviation of the total reward over the whole batch."),
+    Metric("rewards/{func}/mean", "reward of one function", "reward", "Mean of one reward function before its weight, over the "
+           "completions it applies to."),
+    Metric("rewards/{func}/std", "spread of one function", "reward", "Standard deviation of one reward function over the whole batch."),
+    Metric("kl", "KL to the reference", "nats per token", "How far the policy has moved from the reference. k3's single points jump: "
+           "read the smoothed line."),
+    Metric("frac_reward_zero_std", "share of dead groups", "share", "Share of groups whose rewards are all equal. They teach nothing."),
+    Metric("groups/live", "groups with signal", "groups", "Groups whose rewards differ, so that some completion is better than another."),
+    Metric("groups/total", "groups", "groups", "Groups sampled in the step: one per prompt."),
+    Metric("entropy", "entropy", "nats per token", "How undecided the policy is about its next token. Near 0 it always says the same."),
+    Metric("completions/mean_length", "completion length", "tokens", "Mean tokens per completion, the stop token included."),
+    Metric("completions/min_length", "shortest completion", "tokens", "Tokens of the shortest completion of the step."),
+    Metric("completions/max_length", "longest completion", "tokens", "Tokens of the longest completion of the step."),
+    Metric("completions/clipped_ratio", "cut off", "share", "Share of completions that reached the token limit before they ended."),
+    Metric("completions/mean_terminated_length", "length of ended completions", "tokens", "Mean tokens of those completions that ended "
+           "by themselves; 0 if none did."),
+    Metric("completions/min_terminated_length", "shortest ended completion", "tokens", "Shortest completion that ended by itself."),
+    Metric("completions/max_terminated_length", "longest ended completion", "tokens", "Longest completion that ended by itself."),
+    Metric("grad_norm", "gradient norm", "", "Length of the adapter's gradient before clipping. 0 means that nothing is learned."),
+    Metric("clip_ratio/low_mean", "clipped low", "share", "Share of tokens with a negative advantage whose ratio fell below 1 − ε. "
+           "0 on the first update of a rollout: the ratio is 1 everywhere."),
+    Metric("clip_ratio/high_mean", "clipped high", "share", "Share of tokens with a positive advantage whose ratio rose above 1 + ε_high."),
+    Metric("clip_ratio/region_mean", "clipped", "share", "Share of tokens clipped on either side."),
+    Metric("clip_ratio/low_min", "least clipped low", "share", "Smallest share clipped low in any micro-batch."),
+    Metric("clip_ratio/high_max", "most clipped high", "share", "Largest share clipped high in any micro-batch."),
+    Metric("learning_rate", "learning rate", "", "Step size of the optimiser in this step, after warm-up and schedule."),
+    Metric("num_tokens", "tokens so far", "tokens", "Prompt and completion tokens of the run up to this step."),
+    Metric("step_time", "time of the step", "s", "Seconds from the first sampled token to the end of the update."),
+    Metric("sampling/sampling_logp_difference/mean", "sampler gap, mean", "nats", "Mean gap between the sampler's log-probability of a "
+           "token and the trainer's. Only rounding separates them."),
+    Metric("sampling/sampling_logp_difference/max", "sampler gap, largest", "nats", "Largest such gap of the step."),
+    Metric("loss", "loss", "", "What the optimiser minimises. ≈ 0 is normal: advantages of a group add up to 0, so the value says little; "
+           "its gradient does the work."),
+)
+
+WORDS = {
+    "prompt": "What the model is asked.",
+    "completion": "One answer that the model writes to a prompt.",
+    "group": "The completions sampled for one prompt. They are compared with each other and with nothing else.",
+    "reward": "A number for one completion, from one or several reward functions: their weighted sum.",
+    "reward function": "A Python function that takes prompts and completions and returns a number for each completion.",
+    "advantage": "How much better a completion is than its group: (reward − mean of the group) / (standard deviation + 0.0001).",
+    "dead group": "A group whose rewards are all equal. Every advantage is 0, so the step learns nothing from it.",
+    "policy": "The model that is being trained: the base with its adapter on.",
+    "reference": "The model the policy must stay near: the base with the adapter off.",
+    "adapter": "A LoRA adapter: small matrices beside the model's frozen weights. Only they are trained.",
+    "KL": "A distance between two distributions, here of the policy from the reference, in nats per token.",
+    "ratio": "A token's probability now divided by its probability when it was sampled.",
+    "clip": "Stops counting a ratio that has moved further than ε, so that one batch cannot pull the policy too far.",
+    "cut off": "The completion reached the token limit before the model ended it.",
+    "pushed up": "The completion has a positive advantage: the update makes its tokens likelier.",
+    "pushed down": "The completion has a negative advantage: the update makes its tokens less likely.",
+    "checkpoint": "Everything needed to go on from a step: adapter, optimiser, random state, place in the data.",
+    "attempt": "A run resumed from a checkpoint goes on as a new attempt. Steps done again stay readable in the old one.",
+    "recorded": "A run that was made earlier and is shown again. Nothing on it is live.",
+}
+
+
+def metric(name: str) -> Metric:
+    """The glossary entry of a metric as it is logged, `rewards/accuracy/mean` included. Raises KeyError for an unknown name."""
+    for entry in METRICS:
+        head, _, tail = entry.name.partition("{func}")
+        if name == entry.name or (tail and name.startswith(head) and name.endswith(tail)):
+            return entry
+    raise KeyError(f"{name} is not in the glossary: add it to lab/glossary.py.")
+
+
+def settings_table() -> str:
+    """Markdown: every field of RunConfig with its default, TRL's default and its help."""
+    rows = [f"| `{f.name}` | {f.metadata['label']} | {_value(f.default)} | {_value(f.metadata['trl'], none='–')} | {f.metadata['help']} |"
+            for f in fields(RunConfig)]
+    return "\n".join(["| setting | in the page | default | TRL 1.16 | what it does |", "| --- | --- | --- | --- | --- |", *rows])
+
+
+def metrics_table() -> str:
+    rows = [f"| `{m.name}` | {m.label} | {m.unit or '–'} | {m.text} |" for m in METRICS]
+    return "\n".join(["| metric | in the page | unit | what it says |", "| --- | --- | --- | --- |", *rows])
+
+
+def words_table() -> str:
+    return "\n".join(["| word | meaning |", "| --- | --- |", *(f"| {word} | {text} |" for word, text in WORDS.items())])
+
+
+TABLES = {"settings": settings_table, "metrics": metrics_table, "words": words_table}
+
+
+def fill_tables(text: str) -> str:
+    """`text` with the part between `<!-- settings -->` and `<!-- /settings -->` (and so on) made anew."""
+    for name, table in TABLES.items():
+        start, end = f"<!-- {name} -->", f"<!-- /{name} -->"
+        before, found_start, rest = text.partition(start)
+        _, found_end, after = rest.partition(end)
+        if not (found_start and found_end):
+            raise ValueError(f"the text has no {start} … {end} to fill")
+        text = f"{before}{start}\n{table()}\n{end}{after}"
+    return text
+
+
+def _value(value: object, none: str = "None") -> str:
+    if value is None:
+        return none
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else (str(value) or "empty")
+
+
+if __name__ == "__main__":
+    path = Path(sys.argv[1])
+    path.write_text(fill_tables(path.read_text(encoding="utf-8")), encoding="utf-8")
