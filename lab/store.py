@@ -1,0 +1,601 @@
+"""The run store: one SQLite file that both processes share, the seam between web page and engine.
+
+The engine writes steps, groups, tokens and partial texts and takes commands; the page reads them and sends commands. A
+step is one transaction, so a reader never sees half of one. Rows that a resume does again belong to a new attempt:
+readers see the newest line of a run, superseded rows stay readable by naming their attempt. Every row has an owner
+within reach; whoever answers a request compares it. Leaves out: torch, DataFrames (`lab.frames`), and any judgement of
+what the numbers mean. The file must lie on a local disk: SQLite's write-ahead log does not work over a network share.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import secrets
+import sqlite3
+import threading
+import time
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lab.migrations import migrate
+from lab.records import Completion, Group, StepRecord
+
+FILE_NAME = "lab.sqlite3"
+LOCAL_OWNER = "local"  # whoever runs the lab from Python or the command line
+BUSY_SECONDS = 30
+ALIVE_STATUSES = ("queued", "loading", "training", "paused")  # the engine has the run, or will take it
+REUSED_ARRAYS = ("sampling_logps", "old_logps", "ref_logps")  # do not change when a rollout is used again
+
+
+@dataclass(frozen=True)
+class Run:
+    """A row of `runs`. `step` is the newest step of the newest attempt, 0 before the first."""
+
+    id: str
+    owner: str
+    name: str
+    kind: str  # train, recorded
+    config: dict[str, Any]
+    status: str
+    attempt: int
+    error: str | None
+    traceback: str | None
+    created: float
+    updated: float
+    parent: str | None
+    parent_step: int | None
+    info: dict[str, Any]  # what the engine resolved: device, dtype, threads, versions
+    step: int
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """A row of `rollouts`: completions sampled together, for a training step or for a Sample."""
+
+    id: int
+    owner: str
+    run: str | None
+    attempt: int | None
+    step: int | None
+    kind: str  # train, sample
+    adapter: str  # 'base' or a run id
+    adapter_step: int | None
+    settings: dict[str, Any]
+    prompts: list[str]
+    status: str
+    error: str | None
+    created: float
+
+
+@dataclass(frozen=True)
+class Command:
+    """A row of `commands`. `result` of a sample names its rollout from the start."""
+
+    id: int
+    owner: str
+    run: str | None
+    kind: str
+    args: dict[str, Any]
+    status: str
+    result: dict[str, Any]
+    error: str | None
+    created: float
+    taken: float | None
+    finished: float | None
+
+
+@dataclass(frozen=True)
+class Process:
+    """A row of `processes`: the last sign of life of the engine or the web process."""
+
+    role: str
+    pid: int
+    started: float
+    heartbeat: float
+    info: dict[str, Any]
+    error: str | None
+    traceback: str | None
+
+
+@dataclass(frozen=True)
+class Live:
+    """A completion that is being written. `updated` is the cursor for the next `live(after=…)`."""
+
+    rollout: int
+    owner: str
+    run: str | None
+    step: int | None
+    kind: str
+    prompt: str
+    group: int
+    index: int
+    text: str
+    n_tokens: int
+    ended: bool
+    updated: float
+
+
+@dataclass(frozen=True)
+class RunEvent:
+    """Something that happened to a run at a step: a live change, a resume, a failed reward, a hand score."""
+
+    id: int
+    run: str
+    attempt: int
+    step: int
+    kind: str
+    data: dict[str, Any]
+    created: float
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Metrics of the steps after a cursor, as a table: `rows[i]` is [step, one value per column]; None = not applicable.
+
+    A reader passes `cursor` on as the next `after`. When `attempt` differs from the one it saw, the run was resumed:
+    it starts again from 0. `stride` > 1 says that only every stride-th step is there (and the last).
+    """
+
+    attempt: int
+    columns: list[str]
+    rows: list[list[float | None]]
+    cursor: int
+    stride: int
+
+
+class Store:
+    """Records in, records out. May be used from any thread; each thread has its own connection."""
+
+    def __init__(self, path: str | os.PathLike, *, read_only: bool = False):
+        """Opens or creates the file. `read_only` is for files that never change, such as the recorded demo run."""
+        self.path, self.read_only = Path(path), read_only
+        self._thread, self._handles, self._last_live = threading.local(), weakref.WeakSet(), 0.0
+        if read_only:
+            if not self.path.is_file():
+                raise FileNotFoundError(f"There is no run store at {self.path}.")
+        else:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            migrate(self._connection)
+
+    def close(self) -> None:
+        """Closes every thread's connection. The store opens them again when it is used again."""
+        for handle in list(self._handles):
+            handle.close()
+        self._thread = threading.local()
+
+    # -- runs
+
+    def create_run(self, config: dict[str, Any], *, name: str, owner: str = LOCAL_OWNER, kind: str = "train",
+                   status: str = "queued", parent: str | None = None, parent_step: int | None = None,
+                   info: dict[str, Any] | None = None) -> str:
+        """A new run and its id, which is also the name of its folder."""
+        run, now = _new_id(name), time.time()
+        with self._write() as db:
+            db.execute("INSERT INTO runs VALUES (?,?,?,?,?,?,1,NULL,NULL,?,?,?,?,?)",
+                       (run, owner, name, kind, _json(config), status, now, now, parent, parent_step, _json(info or {})))
+            db.execute("INSERT INTO attempts VALUES (?,1,0,?)", (run, now))
+        return run
+
+    def run(self, run: str) -> Run | None:
+        return _one(self.runs(run=run))
+
+    def runs(self, *, owner: str | None = None, name: str | None = None, run: str | None = None) -> list[Run]:
+        """Runs that match, newest first."""
+        where, values = _where({"r.owner": owner, "r.name": name, "r.id": run})
+        # the newest step of the newest attempt; just after a resume, the step it goes on from
+        step = ("COALESCE((SELECT MAX(step) FROM updates u WHERE u.run = r.id AND u.attempt = r.attempt), "
+                "(SELECT from_step FROM attempts a WHERE a.run = r.id AND a.attempt = r.attempt), 0) AS step")
+        with self._read() as db:
+            rows = db.execute(f"SELECT r.*, {step} FROM runs r {where} ORDER BY r.created DESC, r.rowid DESC", values)
+            return [_record(Run, row) for row in rows]
+
+    def set_status(self, run: str, status: str, *, error: str | None = None, traceback: str | None = None) -> None:
+        """A new status; error and traceback are those of this status, so None clears them."""
+        with self._write() as db:
+            db.execute("UPDATE runs SET status=?, error=?, traceback=?, updated=? WHERE id=?",
+                       (status, error, traceback, time.time(), run))
+
+    def set_info(self, run: str, info: dict[str, Any]) -> None:
+        """What the engine resolved for this run: device, dtype, threads, versions."""
+        with self._write() as db:
+            db.execute("UPDATE runs SET info=? WHERE id=?", (_json(info), run))
+
+    def begin_attempt(self, run: str, from_step: int) -> int:
+        """The number of a new attempt that goes on after `from_step`; later rows of earlier attempts are superseded."""
+        with self._write() as db:
+            (attempt,) = db.execute("UPDATE runs SET attempt = attempt + 1, updated=? WHERE id=? RETURNING attempt",
+                                    (time.time(), run)).fetchone()
+            db.execute("INSERT INTO attempts VALUES (?,?,?,?)", (run, attempt, from_step, time.time()))
+        return attempt
+
+    # -- steps
+
+    def write_step(self, run: str, record: StepRecord, *, attempt: int | None = None, rollout: int | None = None,
+                   seconds: float | None = None, tokens: bool = True) -> int:
+        """One step in one transaction: update, rollout, groups, completions, token arrays. Returns the rollout's id.
+
+        `rollout` is the one begun for this step's partial texts, if any; they are cleared here. `attempt` None is the
+        run's newest. A record with iteration > 0 used the rollout of the step before again: its groups are not written
+        twice, only what the update changed (log-probabilities and entropy). Raises KeyError for an unknown run.
+        """
+        with self._write() as db:
+            owner, newest = self._owner_and_attempt(db, run)
+            attempt = attempt or newest
+            if record.iteration == 0:
+                rollout = rollout or self._insert_rollout(db, owner=owner, kind="train", run=run, attempt=attempt, step=record.step,
+                                                          adapter=run, adapter_step=record.step - 1)
+                _insert_groups(db, rollout, record.groups, tokens)
+                _end_rollout(db, rollout, "done", None)
+            else:
+                (rollout,) = db.execute("SELECT rollout FROM updates WHERE run=? AND attempt=? AND step=?",
+                                        (run, attempt, record.step - 1)).fetchone()
+                if tokens:
+                    _insert_arrays(db, rollout, record.groups, record.iteration, skip=REUSED_ARRAYS)
+            db.execute("INSERT INTO updates VALUES (?,?,?,?,?,?,?,?)", (run, attempt, record.step, record.iteration, rollout,
+                                                                       _json(record.metrics), seconds, time.time()))
+            db.execute("UPDATE runs SET updated=? WHERE id=?", (time.time(), run))
+        return rollout
+
+    def steps_after(self, run: str, after: int = 0, *, limit: int | None = 1000) -> Steps:
+        """Metrics of the steps after `after` on the run's newest line, evenly thinned to at most `limit` rows.
+
+        The first and the last row are always kept. Raises KeyError for an unknown run.
+        """
+        with self._read() as db:
+            _, attempt = self._owner_and_attempt(db, run)
+            line, values = _newest_line(run)
+            (count,) = db.execute(f"SELECT COUNT(*) FROM {line} AND step > ?", (*values, after)).fetchone()
+            stride = 1 if limit is None or count <= limit else math.ceil((count - 1) / (limit - 1))
+            # filter before the metrics are parsed: thinning 5,000 steps reads 1,000 JSON texts
+            rows = db.execute(f"SELECT step, metrics FROM (SELECT step, metrics, ROW_NUMBER() OVER (ORDER BY step) - 1 AS place "
+                              f"FROM {line} AND step > ?) WHERE place % ? = 0 OR place = ? ORDER BY step",
+                              (*values, after, stride, count - 1)).fetchall()
+        metrics = [json.loads(row["metrics"]) for row in rows]
+        columns = list(dict.fromkeys(name for m in metrics for name in m))
+        table = [[row["step"], *(m.get(name) for name in columns)] for row, m in zip(rows, metrics)]
+        return Steps(attempt, columns, table, rows[-1]["step"] if rows else after, stride)
+
+    def step(self, run: str, step: int, *, attempt: int | None = None, arrays: bool = False) -> StepRecord | None:
+        """A step as the trainer gave it: newest line, or the `attempt` asked for. `arrays` adds the token arrays."""
+        with self._read() as db:
+            line, values = _newest_line(run) if attempt is None else ("updates WHERE run=? AND attempt=?", (run, attempt))
+            row = db.execute(f"SELECT * FROM {line} AND step = ?", (*values, step)).fetchone()
+            if row is None:
+                return None
+            groups = _select_groups(db, row["rollout"], row["iteration"] if arrays else None)
+        return StepRecord(row["step"], json.loads(row["metrics"]), groups, row["iteration"])
+
+    def attempts_of(self, run: str, step: int) -> list[int]:
+        """The attempts that did this step, oldest first; all but the newest line's are superseded."""
+        with self._read() as db:
+            return [row[0] for row in db.execute("SELECT attempt FROM updates WHERE run=? AND step=? ORDER BY attempt", (run, step))]
+
+    def tokens(self, run: str, step: int, group: int, *, attempt: int | None = None) -> Group | None:
+        """One group of a step with its token arrays; None where there is no such step or group."""
+        record = self.step(run, step, attempt=attempt, arrays=True)
+        return _one([g for g in record.groups if g.index == group]) if record else None
+
+    # -- rollouts: partial texts while they are written, samples
+
+    def begin_rollout(self, *, owner: str, kind: str, prompts: list[str], run: str | None = None, attempt: int | None = None,
+                      step: int | None = None, adapter: str = "base", adapter_step: int | None = None,
+                      settings: dict[str, Any] | None = None) -> int:
+        """A rollout whose completions are about to be written; partial texts hang on it."""
+        with self._write() as db:
+            return self._insert_rollout(db, owner=owner, kind=kind, prompts=prompts, run=run, attempt=attempt, step=step,
+                                        adapter=adapter, adapter_step=adapter_step, settings=settings)
+
+    def start_rollout(self, rollout: int, *, prompts: list[str], adapter_step: int | None = None,
+                      settings: dict[str, Any] | None = None) -> None:
+        """A sample that waited in the queue is now being written."""
+        with self._write() as db:
+            db.execute("UPDATE rollouts SET status='sampling', prompts=?, adapter_step=?, settings=? WHERE id=?",
+                       (_json(prompts), adapter_step, _json(settings or {}), rollout))
+
+    def write_live(self, rollout: int, partial: Iterable[tuple[int, int, str, int, bool]]) -> None:
+        """Partial texts: (group, completion, text so far, tokens so far, ended), as `TokensSampled` has them."""
+        now = self._last_live = max(time.time(), self._last_live + 1e-6)  # a cursor must grow, also if the clock steps back
+        with self._write() as db:
+            db.executemany("INSERT OR REPLACE INTO live VALUES (?,?,?,?,?,?,?)",
+                           [(rollout, g, i, text, n, int(ended), now) for g, i, text, n, ended in partial])
+
+    def finish_rollout(self, rollout: int, groups: list[Group], *, status: str = "done", error: str | None = None) -> None:
+        """Groups and completions of a sample, in one transaction with the end of its partial texts."""
+        with self._write() as db:
+            _insert_groups(db, rollout, groups, tokens=True)
+            _end_rollout(db, rollout, status, error)
+
+    def rollout(self, rollout: int) -> Rollout | None:
+        with self._read() as db:
+            row = db.execute("SELECT * FROM rollouts WHERE id=?", (rollout,)).fetchone()
+            return _record(Rollout, row) if row else None
+
+    def rollout_groups(self, rollout: int, *, arrays: bool = False) -> list[Group]:
+        """The groups of a finished rollout; empty while it is being written."""
+        with self._read() as db:
+            return _select_groups(db, rollout, 0 if arrays else None)
+
+    def samples(self, *, owner: str | None = None, limit: int = 50) -> list[Rollout]:
+        """The newest samples."""
+        where, values = _where({"kind": "sample", "owner": owner})
+        with self._read() as db:
+            rows = db.execute(f"SELECT * FROM rollouts {where} ORDER BY id DESC LIMIT ?", (*values, limit))
+            return [_record(Rollout, row) for row in rows]
+
+    def live(self, after: float = 0.0) -> list[Live]:
+        """Partial texts that changed after the cursor `after` (the largest `updated` seen so far)."""
+        with self._read() as db:
+            rows = db.execute("SELECT l.*, r.owner, r.run, r.step, r.kind, r.prompts FROM live l JOIN rollouts r ON r.id = l.rollout "
+                              "WHERE l.updated > ? ORDER BY l.rollout, l.grp, l.idx", (after,)).fetchall()
+        return [Live(row["rollout"], row["owner"], row["run"], row["step"], row["kind"], _prompt(row), row["grp"], row["idx"],
+                     row["text"], row["n_tokens"], bool(row["ended"]), row["updated"]) for row in rows]
+
+    # -- commands
+
+    def send_command(self, kind: str, args: dict[str, Any] | None = None, *, owner: str = LOCAL_OWNER,
+                     run: str | None = None) -> Command:
+        """Queues a command for the engine. A sample gets its rollout at once: `command.result["rollout"]`."""
+        args = args or {}
+        with self._write() as db:
+            result = {}
+            if kind == "sample":
+                result["rollout"] = self._insert_rollout(db, owner=owner, kind="sample", run=None, status="queued",
+                                                         adapter=args.get("adapter") or "base", settings=args)
+            row = db.execute("INSERT INTO commands VALUES (NULL,?,?,?,?,'queued',?,NULL,?,NULL,NULL) RETURNING *",
+                             (owner, run, kind, _json(args), _json(result), time.time())).fetchone()
+            return _record(Command, row)
+
+    def take_commands(self) -> list[Command]:
+        """All queued commands, oldest first; each is given out once. Cheap when there is none."""
+        with self._read() as db:
+            if db.execute("SELECT 1 FROM commands WHERE status='queued' LIMIT 1").fetchone() is None:
+                return []
+        with self._write() as db:
+            rows = db.execute("UPDATE commands SET status='taken', taken=? WHERE status='queued' RETURNING *", (time.time(),)).fetchall()
+        return sorted((_record(Command, row) for row in rows), key=lambda command: command.id)
+
+    def finish_command(self, command: int, status: str = "done", *, result: dict[str, Any] | None = None, error: str | None = None) -> None:
+        """The end of a command; what `result` names is added to what is there."""
+        with self._write() as db:
+            (before,) = db.execute("SELECT result FROM commands WHERE id=?", (command,)).fetchone()
+            db.execute("UPDATE commands SET status=?, result=?, error=?, finished=? WHERE id=?",
+                       (status, _json({**json.loads(before), **(result or {})}), error, time.time(), command))
+
+    def command(self, command: int) -> Command | None:
+        with self._read() as db:
+            row = db.execute("SELECT * FROM commands WHERE id=?", (command,)).fetchone()
+            return _record(Command, row) if row else None
+
+    def open_commands(self) -> list[Command]:
+        """Commands that wait or are being carried out, oldest first."""
+        with self._read() as db:
+            rows = db.execute("SELECT * FROM commands WHERE status IN ('queued', 'taken') ORDER BY id")
+            return [_record(Command, row) for row in rows]
+
+    # -- events
+
+    def add_event(self, run: str, step: int, kind: str, data: dict[str, Any] | None = None, *, attempt: int | None = None) -> None:
+        with self._write() as db:
+            _, newest = self._owner_and_attempt(db, run)
+            db.execute("INSERT INTO events VALUES (NULL,?,?,?,?,?,?)", (run, attempt or newest, step, kind, _json(data or {}), time.time()))
+
+    def events(self, run: str, after: int = 0) -> list[RunEvent]:
+        """Events of the run with an id above `after`, in the order they happened."""
+        with self._read() as db:
+            rows = db.execute("SELECT * FROM events WHERE run=? AND id > ? ORDER BY id", (run, after))
+            return [_record(RunEvent, row) for row in rows]
+
+    # -- processes
+
+    def register(self, role: str, info: dict[str, Any] | None = None) -> None:
+        """This process now plays the role; an error of the one before is forgotten."""
+        now = time.time()
+        with self._write() as db:
+            db.execute("INSERT OR REPLACE INTO processes VALUES (?,?,?,?,?,NULL,NULL)", (role, os.getpid(), now, now, _json(info or {})))
+
+    def beat(self, role: str, info: dict[str, Any] | None = None) -> None:
+        """A sign of life; `info` replaces what was there unless it is None."""
+        with self._write() as db:
+            changed = db.execute("UPDATE processes SET heartbeat=?, info=COALESCE(?, info) WHERE role=? AND pid=?",
+                                 (time.time(), None if info is None else _json(info), role, os.getpid())).rowcount
+        if not changed:
+            self.register(role, info)
+
+    def report_crash(self, role: str, error: str, traceback: str) -> None:
+        """Why the process of this role is about to end, or was found dead."""
+        with self._write() as db:
+            db.execute("UPDATE processes SET error=?, traceback=? WHERE role=?", (error, traceback, role))
+
+    def process(self, role: str) -> Process | None:
+        with self._read() as db:
+            row = db.execute("SELECT * FROM processes WHERE role=?", (role,)).fetchone()
+            return _record(Process, row) if row else None
+
+    # -- after a crash
+
+    def abandon_open_work(self, reason: str) -> None:
+        """What a dead engine had begun: rollouts become interrupted, their partial texts go, taken commands fail with `reason`."""
+        with self._write() as db:
+            db.execute("DELETE FROM live")
+            db.execute("UPDATE rollouts SET status='interrupted', error=? WHERE status='sampling'", (reason,))
+            db.execute("UPDATE rollouts SET status='interrupted', error=? WHERE status='queued' AND id NOT IN "
+                       "(SELECT json_extract(result, '$.rollout') FROM commands WHERE status='queued' AND kind='sample')", (reason,))
+            db.execute("UPDATE commands SET status='failed', error=?, finished=? WHERE status='taken'", (reason, time.time()))
+
+    # -- connections and transactions
+
+    @property
+    def _connection(self) -> sqlite3.Connection:
+        handle = getattr(self._thread, "handle", None)
+        if handle is None:
+            handle = self._thread.handle = _Handle(self.path, self.read_only)
+            self._handles.add(handle)
+        return handle.connection
+
+    @contextmanager
+    def _write(self) -> Iterator[sqlite3.Connection]:
+        """A transaction that sees everything committed before it and becomes visible as a whole, or not at all."""
+        yield from _transaction(self._connection, "BEGIN IMMEDIATE")
+
+    @contextmanager
+    def _read(self) -> Iterator[sqlite3.Connection]:
+        """One consistent picture of the file, whatever is written meanwhile."""
+        yield from _transaction(self._connection, "BEGIN")
+
+    @staticmethod
+    def _owner_and_attempt(db: sqlite3.Connection, run: str) -> tuple[str, int]:
+        row = db.execute("SELECT owner, attempt FROM runs WHERE id=?", (run,)).fetchone()
+        if row is None:
+            raise KeyError(f"There is no run {run!r} in the store.")
+        return row["owner"], row["attempt"]
+
+    @staticmethod
+    def _insert_rollout(db: sqlite3.Connection, *, owner: str, kind: str, prompts: list[str] | None = None, run: str | None = None,
+                        attempt: int | None = None, step: int | None = None, adapter: str = "base", adapter_step: int | None = None,
+                        settings: dict[str, Any] | None = None, status: str = "sampling") -> int:
+        values = (owner, run, attempt, step, kind, adapter, adapter_step, _json(settings or {}), _json(prompts or []), status, time.time())
+        return db.execute("INSERT INTO rollouts VALUES (NULL,?,?,?,?,?,?,?,?,?,?,NULL,?)", values).lastrowid
+
+
+def open_store(runs_dir: str | os.PathLike) -> Store:
+    """The store of a runs folder."""
+    return Store(Path(runs_dir) / FILE_NAME)
+
+
+class _Handle:
+    """One thread's connection: closed with the store, or when its thread is gone."""
+
+    def __init__(self, path: Path, read_only: bool):
+        target = f"{path.resolve().as_uri()}?mode=ro&immutable=1" if read_only else path
+        self.connection = sqlite3.connect(target, uri=read_only, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        self.connection.row_factory = sqlite3.Row
+        if not read_only:
+            self.connection.execute("PRAGMA journal_mode = WAL")
+            self.connection.execute("PRAGMA synchronous = NORMAL")  # a power cut may cost the last step, never the file
+
+    def close(self) -> None:
+        self.connection.close()
+
+    __del__ = close
+
+
+def _transaction(db: sqlite3.Connection, begin: str) -> Iterator[sqlite3.Connection]:
+    db.execute(begin)
+    try:
+        yield db
+    except BaseException:
+        db.execute("ROLLBACK")
+        raise
+    db.execute("COMMIT")
+
+
+def _newest_line(run: str) -> tuple[str, tuple]:
+    """FROM … WHERE of the run's updates that no later attempt has superseded, and its values."""
+    return ("updates u WHERE run = ? AND NOT EXISTS (SELECT 1 FROM attempts a WHERE a.run = u.run AND a.attempt > u.attempt "
+            "AND a.from_step < u.step)", (run,))
+
+
+def _insert_groups(db: sqlite3.Connection, rollout: int, groups: list[Group], tokens: bool) -> None:
+    db.executemany("INSERT INTO groups VALUES (?,?,?,?,?,?,?,?)",
+                   [(rollout, g.index, g.prompt, _ids(g.prompt_ids), _json(g.row), g.mean, g.std, g.dead) for g in groups])
+    db.executemany("INSERT INTO completions VALUES (?,?,?,?,?,?,?,?,?,?,?)",
+                   [(rollout, g.index, c.index, c.text, _ids(c.token_ids), len(c.token_ids), c.finished, _json(c.rewards),
+                     c.reward, c.advantage, _json(c.extra)) for g in groups for c in g.completions])
+    if tokens:
+        _insert_arrays(db, rollout, groups, iteration=0)
+
+
+def _insert_arrays(db: sqlite3.Connection, rollout: int, groups: list[Group], iteration: int, skip: tuple[str, ...] = ()) -> None:
+    db.executemany("INSERT INTO token_arrays VALUES (?,?,?,?,?,'f4',?)",
+                   [(rollout, g.index, c.index, name, iteration, np.ascontiguousarray(values, dtype="<f4").tobytes())
+                    for g in groups for c in g.completions for name, values in c.arrays.items() if name not in skip])
+
+
+def _end_rollout(db: sqlite3.Connection, rollout: int, status: str, error: str | None) -> None:
+    db.execute("DELETE FROM live WHERE rollout=?", (rollout,))
+    db.execute("UPDATE rollouts SET status=?, error=? WHERE id=?", (status, error, rollout))
+
+
+def _select_groups(db: sqlite3.Connection, rollout: int, iteration: int | None) -> list[Group]:
+    """Groups with their completions; `iteration` adds the token arrays as they were in that use of the rollout."""
+    groups = [Group(row["idx"], row["prompt"], _from_ids(row["prompt_ids"]), json.loads(row["row"]), [], row["mean"], row["std"],
+                    None if row["dead"] is None else bool(row["dead"]))
+              for row in db.execute("SELECT * FROM groups WHERE rollout=? ORDER BY idx", (rollout,))]
+    by_index = {group.index: group for group in groups}
+    completions = {}
+    for row in db.execute("SELECT * FROM completions WHERE rollout=? ORDER BY grp, idx", (rollout,)):
+        completion = Completion(row["idx"], row["text"], _from_ids(row["token_ids"]), bool(row["finished"]), json.loads(row["rewards"]),
+                                row["reward"], row["advantage"], json.loads(row["extra"]))
+        completions[row["grp"], row["idx"]] = completion
+        by_index[row["grp"]].completions.append(completion)
+    if iteration is not None:
+        arrays = db.execute("SELECT * FROM token_arrays WHERE rollout=? AND iteration <= ? ORDER BY iteration", (rollout, iteration))
+        for row in arrays:  # a later iteration's values replace the earlier ones
+            completions[row["grp"], row["idx"]].arrays[row["name"]] = np.frombuffer(row["blob"], dtype="<f4")
+    return groups
+
+
+def _record(kind: type, row: sqlite3.Row) -> Any:
+    """A dataclass from a row; columns that hold JSON are decoded."""
+    return kind(**{f.name: json.loads(row[f.name]) if f.name in _JSON_COLUMNS else row[f.name] for f in fields(kind)})
+
+
+_JSON_COLUMNS = {"config", "info", "settings", "prompts", "args", "result", "data"}
+
+
+def _json(value: Any) -> str:
+    """Strict JSON: NaN and infinities, which JSON does not have, become null."""
+    return json.dumps(_finite(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_plain)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value
+
+
+def _plain(value: Any) -> Any:
+    """numpy scalars and arrays as numbers; anything else a task's row may hold, as its text."""
+    return _finite(value.tolist()) if isinstance(value, (np.generic, np.ndarray)) else str(value)
+
+
+def _ids(token_ids: list[int]) -> bytes:
+    return np.asarray(token_ids, dtype="<i4").tobytes()
+
+
+def _from_ids(blob: bytes) -> list[int]:
+    return np.frombuffer(blob, dtype="<i4").tolist()
+
+
+def _prompt(row: sqlite3.Row) -> str:
+    prompts = json.loads(row["prompts"])
+    return prompts[row["grp"]] if row["grp"] < len(prompts) else ""
+
+
+def _where(conditions: dict[str, Any]) -> tuple[str, tuple]:
+    """WHERE over the conditions that are not None, and their values."""
+    asked = {column: value for column, value in conditions.items() if value is not None}
+    return ("WHERE " + " AND ".join(f"{column} = ?" for column in asked) if asked else ""), tuple(asked.values())
+
+
+def _one(found: list) -> Any:
+    return found[0] if found else None
+
+
+def _new_id(name: str) -> str:
+    """Readable, safe as a folder name on every system, and not to be guessed from another run's id."""
+    words = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:32].strip("-")
+    return f"{words or 'run'}-{secrets.token_hex(4)}"
