@@ -3,15 +3,15 @@
 Read it top to bottom: advantages of a group, probability ratio, KL to the reference, the clipped term, the loss.
 Tensors in, tensors out; nothing is written into an argument, and no number has a default (`RunConfig` holds them).
 
-    N completions (rows) · T completion tokens, right-padded · F reward functions · G rows of one group
+    N completions (rows), some of which form a group · T completion tokens, right-padded
 
 Sources: DeepSeekMath (arXiv 2402.03300) for the method; TRL 1.16 for the names and for the losses of later papers,
 to which `tests/test_trl_parity.py` compares values and gradients. Departures, all on purpose: normalisers span the
 whole optimiser batch, so splitting it into micro-batches changes nothing; a tied group gets exactly zero; log-ratios
 are clamped to ±20 and the clamped tokens are counted; a reward that is not applicable never counts as 0.
 
-Beside it: `advantages.py` (other advantage rules, several rewards, step rewards), `losses.py` (the policy terms of
-later papers), `masks.py`, `entropy.py`, `ppo.py`.
+Beside it: `groups.py` (statistics of groups, totals of several rewards), `advantages.py` (other advantage rules, step
+rewards), `losses.py` (the policy terms of later papers), `masks.py` and `entropy.py` (which tokens count), `ppo.py`.
 """
 
 from __future__ import annotations
@@ -21,50 +21,26 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .groups import GroupStats, combine_rewards, group_stats, nanstd, wide
 from .losses import LATER_SETTINGS, LATER_TERMS, PolicyTerm, Tokens
 
+__all__ = [
+    "BatchTotals",
+    "GroupStats",
+    "POLICY_TERMS",
+    "batch_totals",
+    "combine_rewards",
+    "group_advantages",
+    "group_stats",
+    "grpo_loss",
+    "kl_estimate",
+]
+
 STD_EPSILON = 1e-4  # keeps a nearly tied group from blowing up; TRL's value
-DEAD_TOLERANCE = 1e-6  # in reward units: float32 sums of equal weighted rewards differ by less than this
 MAX_LOG_RATIO = 20.0  # e^20 ≈ 5e8; beyond it a float32 loss overflows
 
 
 # ---------------------------------------------------------------- rewards → advantages
-
-
-def combine_rewards(
-    rewards_per_func: Tensor,
-    weights: Tensor,
-    *,
-    num_generations: int | None = None,
-    group_ids: Tensor | None = None,
-) -> Tensor:
-    """One total per completion (N,): the weighted sum of its rewards (N, F). `weights` is (F,).
-
-    NaN means "not applicable" and is neither good nor bad. A function that applies to nobody in a group leaves its
-    weight to the others. A row that alone lacks a function gets the group's mean of it, as counting it as 0 would make
-    that row look worse than its neighbours. A row that no weighted function applies to is left out: its total is NaN.
-
-    >>> nan = float("nan")
-    >>> rewards = torch.tensor([[1.0, nan], [0.0, nan], [1.0, 0.5], [1.0, nan]])
-    >>> combine_rewards(rewards, torch.tensor([1.0, 3.0]), num_generations=2)
-    tensor([4.0000, 0.0000, 2.5000, 2.5000])
-    """
-    index = group_index(len(rewards_per_func), num_generations=num_generations, group_ids=group_ids)
-    index = index.to(rewards_per_func.device)
-    check_weights(rewards_per_func, weights)
-    rewards, weights = rewards_per_func.double(), weights.to(rewards_per_func.device).double()
-    applies = ~rewards.isnan()
-    count = sum_by_group(applies.double(), index)  # (K, F)
-    mean = sum_by_group(rewards.nan_to_num(nan=0.0), index) / count.clamp(min=1)  # (K, F)
-    filled = torch.where(applies, rewards, mean[index])
-    totals = (filled * weights).sum(-1) * weight_left(count > 0, weights)[index]
-    scored = (applies & (weights != 0)).any(-1)
-    return totals.where(scored, torch.nan).to(rewards_per_func.dtype)
-
-
-def weight_left(available: Tensor, weights: Tensor) -> Tensor:
-    """Σ|w| over Σ|w| of the functions available in each group (K,): what a missing function's weight adds to the rest."""
-    return weights.abs().sum() / (available * weights.abs()).sum(-1).clamp(min=torch.finfo(torch.float64).tiny)
 
 
 def group_advantages(
@@ -85,38 +61,9 @@ def group_advantages(
     tensor([ 1.4997, -0.4999, -0.4999, -0.4999])
     """
     groups = group_stats(rewards, num_generations=num_generations, group_ids=group_ids)
-    centred = rewards.double() - groups.mean[groups.index]
+    centred = wide(rewards) - groups.mean[groups.index]
     std = scaling_std(rewards, groups, scale_rewards)
     return zero_without_signal(centred / std, groups).to(rewards.dtype)
-
-
-class GroupStats(NamedTuple):
-    """One entry per group, K groups in ascending order of their id; `index` (N,) leads from a row to its group."""
-
-    index: Tensor  # (N,) long
-    count: Tensor  # (K,) rows that have a reward
-    mean: Tensor  # (K,) float64, NaN where no row has a reward
-    std: Tensor  # (K,) float64, sample standard deviation (n − 1), 0 for fewer than two rewards
-    dead: Tensor  # (K,) bool: tied, so nothing can be learned from it
-
-
-def group_stats(
-    rewards: Tensor,
-    *,
-    num_generations: int | None = None,
-    group_ids: Tensor | None = None,
-    tolerance: float = DEAD_TOLERANCE,
-) -> GroupStats:
-    """Mean, spread and death of every group. A group is dead when its std is at most `tolerance` (reward units)."""
-    index = group_index(len(rewards), num_generations=num_generations, group_ids=group_ids).to(rewards.device)
-    check_rewards(rewards)
-    scored = ~rewards.isnan()
-    values = rewards.double().nan_to_num(nan=0.0)
-    count = sum_by_group(scored.double(), index)
-    mean = sum_by_group(values, index) / count  # 0 / 0 = NaN: a group without any reward has no mean
-    squares = ((values - mean[index]) ** 2).where(scored, 0.0)
-    std = (sum_by_group(squares, index) / (count - 1).clamp(min=1)).sqrt()
-    return GroupStats(index, count, mean, std, dead=std <= tolerance)
 
 
 def scaling_std(rewards: Tensor, groups: GroupStats, scale_rewards: str | bool) -> Tensor:
@@ -124,9 +71,9 @@ def scaling_std(rewards: Tensor, groups: GroupStats, scale_rewards: str | bool) 
     if scale_rewards in ("group", True):
         return groups.std[groups.index] + STD_EPSILON
     if scale_rewards == "batch":
-        return (nanstd(rewards.double()) + STD_EPSILON).expand(len(rewards))
+        return (nanstd(wide(rewards)) + STD_EPSILON).expand(len(rewards))
     if scale_rewards in ("none", False):
-        return torch.ones(len(rewards), dtype=torch.float64, device=rewards.device)
+        return torch.ones_like(wide(rewards))
     raise ValueError(f"scale_rewards is {scale_rewards!r}; it must be 'group', 'batch' or 'none'.")
 
 
@@ -318,36 +265,11 @@ def describe(tokens: Tokens, term: PolicyTerm, *, policy_loss: Tensor, raw_log_r
         "log_ratio_clamped": ((raw_log_ratio.detach().abs() > MAX_LOG_RATIO) & mask).sum(),
     }
     if term.sequence_weight is not None:
-        stats["sequence_weight"] = term.sequence_weight.squeeze(1)
+        stats["sequence_weight"] = term.sequence_weight.mean(-1)
     return stats
 
 
 # ---------------------------------------------------------------- small helpers
-
-
-def group_index(num_rows: int, *, num_generations: int | None, group_ids: Tensor | None) -> Tensor:
-    """The group of each row as 0 … K−1 (N,), from ids in any order or from neighbours of `num_generations`."""
-    if (num_generations is None) == (group_ids is None):
-        raise ValueError("Say which rows form a group by exactly one of num_generations and group_ids.")
-    if group_ids is not None:
-        if group_ids.shape != (num_rows,):
-            raise ValueError(f"group_ids has shape {tuple(group_ids.shape)}, but there are {num_rows} rewards.")
-        return torch.unique(group_ids, return_inverse=True)[1]
-    if num_generations < 1 or num_rows % num_generations:
-        raise ValueError(f"{num_rows} rewards cannot be cut into groups of {num_generations}; use group_ids.")
-    return torch.arange(num_rows) // num_generations
-
-
-def sum_by_group(values: Tensor, index: Tensor) -> Tensor:
-    """Σ of `values` (N, …) over the rows of each group: (K, …)."""
-    num_groups = int(index.max()) + 1 if len(index) else 0
-    return values.new_zeros(num_groups, *values.shape[1:]).index_add(0, index, values)
-
-
-def nanstd(values: Tensor) -> Tensor:
-    """Sample standard deviation of the values that are not NaN; 0 for fewer than two."""
-    kept = values[~values.isnan()]
-    return kept.std() if len(kept) > 1 else values.new_zeros(())
 
 
 def lengths_of(mask: Tensor) -> Tensor:
@@ -359,23 +281,6 @@ def without_padding(per_token: Tensor, mask: Tensor) -> Tensor:
     """0 at padding, before any arithmetic: −inf or NaN there would survive a multiplication by 0. At least float32."""
     per_token = per_token if per_token.dtype == torch.float64 else per_token.float()
     return per_token.where(mask, 0.0)
-
-
-def check_rewards(rewards: Tensor) -> None:
-    if rewards.dim() != 1 or not rewards.is_floating_point():
-        raise ValueError(f"rewards must be a float tensor of shape (N,), not {rewards.dtype} {tuple(rewards.shape)}.")
-    if rewards.isinf().any():
-        row = int(rewards.isinf().nonzero()[0])
-        raise ValueError(f"The reward in row {row} is infinite; a reward is a finite number, or NaN if not applicable.")
-
-
-def check_weights(rewards_per_func: Tensor, weights: Tensor) -> None:
-    if rewards_per_func.dim() != 2 or weights.shape != rewards_per_func.shape[1:]:
-        shapes = f"{tuple(rewards_per_func.shape)} and {tuple(weights.shape)}"
-        raise ValueError(f"rewards_per_func and weights are {shapes}; they must be (N, F) and (F,).")
-    if rewards_per_func.isinf().any():
-        row, func = rewards_per_func.isinf().nonzero()[0].tolist()
-        raise ValueError(f"Reward function {func} gave an infinite reward in row {row}.")
 
 
 def check_shapes(logps: Tensor, old: Tensor | None, ref: Tensor | None, advantages: Tensor, mask: Tensor) -> None:
