@@ -1,0 +1,9 @@
+"""Reward functions: where they come from, what they get, how a group is scored. Nothing here imports torch."""
+
+from lab.rewards.builtin import BUILTINS
+from lab.rewards.contract import Batch, Outcome, RewardError, TrainerState, call, checked_values, text_of
+from lab.rewards.resolve import Reward, RewardNotFound, resolve
+from lab.rewards.scoring import score, summarise, total
+
+__all__ = ["BUILTINS", "Batch", "Outcome", "Reward", "RewardError", "RewardNotFound", "TrainerState", "call",
+           "checked_values", "resolve", "score", "summarise", "text_of", "total"]

@@ -1,0 +1,248 @@
+"""What a reward function gets and what it may give back: TRL's contract, spelled out once.
+
+A function is called once per batch with keywords: `prompts`, `completions`, `completion_ids`, every other column of the
+task's rows, `trainer_state`, `log_extra(column, values)` and `log_metric(name, value)`. It returns one number or None
+per completion, directly or as a coroutine. (TRL 1.16, `GRPOTrainer._calculate_rewards`.)
+
+Prompts and completions arrive as lists of messages, `[{"role": "assistant", "content": text}]`, as TRL gives them for
+chat prompts. A function that says `completions: list[str]` gets plain strings, and so does one whose first call breaks
+because it took a completion for a string (`completion.split()`, `re.search(..., completion)`, `len(completion)`):
+see `call`. `text_of` turns either form into text.
+
+Leaves out: where functions come from (`resolve`), totals and groups (`scoring`), the sandbox.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+import typing
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+
+class RewardError(Exception):
+    """A reward function that broke the contract: `function` its name, `row` the completion's number in the batch or None."""
+
+    def __init__(self, function: str, row: int | None, message: str):
+        super().__init__(f"Reward {function}{'' if row is None else f', row {row}'}: {message}")
+        self.function = function
+        self.row = row
+        self.message = message
+
+
+@dataclass(frozen=True)
+class TrainerState:
+    """The part of TRL's `trainer_state` that reward functions read."""
+
+    global_step: int = 0  # steps finished before this batch
+    max_steps: int = 0
+    epoch: float = 0.0
+
+
+@dataclass
+class Batch:
+    """The completions of one scoring call, group after group, one entry per completion in every list."""
+
+    prompts: list[list[dict[str, str]]]
+    texts: list[str]
+    completion_ids: list[list[int]]
+    columns: dict[str, list[Any]] = field(default_factory=dict)  # the rows' other columns
+    trainer_state: TrainerState = TrainerState()
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+
+@dataclass
+class Outcome:
+    """What one function said about a batch."""
+
+    values: list[float | None]
+    extra: dict[str, list[Any]] = field(default_factory=dict)  # log_extra: one value per completion
+    metrics: dict[str, float] = field(default_factory=dict)  # log_metric: averaged over its calls
+
+
+def text_of(completion: str | Sequence[dict[str, Any]]) -> str:
+    """The text of a completion in either form: itself, or its messages' contents joined by newlines."""
+    if isinstance(completion, str):
+        return completion
+    return "\n".join(str(message.get("content") or "") for message in completion)
+
+
+def call(name: str, function: Callable, batch: Batch) -> Outcome:
+    """Calls `function` on `batch` and checks what comes back. Raises RewardError.
+
+    Which form the function wants is found out at its first call and remembered: strings if its annotation says so;
+    otherwise messages, first as `Messages` that object to being used as text, then, if they did object, as strings, and
+    if those fail as well, as plain lists.
+    """
+    if (form := _known_form(function)) is not None:
+        return _call_in_form(name, function, batch, form)
+    try:
+        outcome, form = _call_in_form(name, function, batch, _wary_messages), _plain_messages
+    except RewardError as error:
+        if not _took_messages_for_text(error):
+            raise
+        outcome, form = _call_as_text_or_list(name, function, batch)
+    _remember_form(function, form)
+    return outcome
+
+
+def checked_values(name: str, returned: Any, count: int) -> list[float | None]:
+    """`returned` as plain floats and None, one per completion; RewardError says what is wrong and in which row."""
+    if hasattr(returned, "tolist"):  # numpy arrays and tensors
+        returned = returned.tolist()
+    if not isinstance(returned, (list, tuple)):
+        raise RewardError(name, None, f"returned {_kind(returned)}; expected a list with one number or None for each of "
+                                      f"the {count} completions.")
+    if len(returned) != count:
+        raise RewardError(name, None, f"returned {len(returned)} values for {count} completions; expected one each.")
+    return [_checked_value(name, row, value) for row, value in enumerate(returned)]
+
+
+class Messages(list):
+    """A message list that refuses to be measured or searched as if it were text, where a list would silently mislead."""
+
+    def __contains__(self, item: Any) -> bool:
+        if isinstance(item, str):
+            raise TypeError("'Messages' were searched for a string: a completion is a list of messages here.")
+        return super().__contains__(item)
+
+    def __len__(self) -> int:
+        raise TypeError("The length of 'Messages' was asked: a completion is a list of messages here.")
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __str__(self) -> str:
+        raise TypeError("'Messages' were turned into a string: a completion is a list of messages here.")
+
+
+def _plain_messages(texts: list[str]) -> list[Any]:
+    return [[{"role": "assistant", "content": text}] for text in texts]
+
+
+def _wary_messages(texts: list[str]) -> list[Any]:
+    return [Messages(messages) for messages in _plain_messages(texts)]
+
+
+def _strings(texts: list[str]) -> list[Any]:
+    return list(texts)
+
+
+def _call_in_form(name: str, function: Callable, batch: Batch, form: Callable) -> Outcome:
+    extra: dict[str, list[Any]] = {}
+    logged: dict[str, list[float]] = {}
+    prompts = [text_of(prompt[-1:]) for prompt in batch.prompts] if form is _strings else batch.prompts
+
+    def log_extra(column: str, values: list[Any]) -> None:
+        if len(values) != len(batch):
+            raise ValueError(f"log_extra({column!r}) got {len(values)} values for {len(batch)} completions.")
+        extra[column] = list(values)
+
+    def log_metric(metric: str, value: float) -> None:
+        logged.setdefault(metric, []).append(float(value))
+
+    try:
+        returned = _awaited(function(
+            prompts=prompts, completions=form(batch.texts), completion_ids=batch.completion_ids, **batch.columns,
+            trainer_state=batch.trainer_state, log_extra=log_extra, log_metric=log_metric))
+    except RewardError:
+        raise
+    except Exception as error:
+        raise _explained(name, function, error, batch) from error
+    metrics = {metric: math.fsum(values) / len(values) for metric, values in logged.items()}
+    return Outcome(checked_values(name, returned, len(batch)), extra, metrics)
+
+
+def _call_as_text_or_list(name: str, function: Callable, batch: Batch) -> tuple[Outcome, Callable]:
+    try:
+        return _call_in_form(name, function, batch, _strings), _strings
+    except RewardError as as_text:
+        try:
+            return _call_in_form(name, function, batch, _plain_messages), _plain_messages
+        except RewardError:
+            raise as_text
+
+
+def _took_messages_for_text(error: RewardError) -> bool:
+    cause = error.__cause__
+    return isinstance(cause, (TypeError, AttributeError)) and "Messages" in str(cause)
+
+
+def _known_form(function: Callable) -> Callable | None:
+    """How this function wants its completions, if an earlier call or its annotation told."""
+    remembered = getattr(function, "_completion_form", None)
+    if remembered is not None:
+        return remembered
+    try:
+        annotation = typing.get_type_hints(inspect.unwrap(function)).get("completions")
+    except (TypeError, NameError, AttributeError):
+        return None
+    return _strings if annotation in (list[str], typing.List[str]) else None
+
+
+def _remember_form(function: Callable, form: Callable) -> None:
+    try:
+        function._completion_form = form
+    except AttributeError:
+        pass  # bound methods and slotted objects cannot remember; they are asked again
+
+
+def _awaited(returned: Any) -> Any:
+    """The value of a coroutine, also when this thread already runs an event loop, as notebooks do."""
+    if not inspect.isawaitable(returned):
+        return returned
+
+    async def wait() -> Any:
+        return await returned
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, wait()).result()
+
+
+def _explained(name: str, function: Callable, error: Exception, batch: Batch) -> RewardError:
+    given = ["prompts", "completions", "completion_ids", *batch.columns, "trainer_state", "log_extra", "log_metric"]
+    if isinstance(error, TypeError) and not _accepts(function, given):
+        return RewardError(name, None, f"cannot be called with the columns at hand ({error}); it is given "
+                                       f"{', '.join(given)}. Name what it needs and end with **kwargs.")
+    line = _line_of(error)
+    return RewardError(name, None, f"raised {type(error).__name__}: {error}{line}")
+
+
+def _accepts(function: Callable, names: list[str]) -> bool:
+    try:
+        inspect.signature(function).bind(**dict.fromkeys(names))
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _line_of(error: Exception) -> str:
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return "" if trace is None else f" (line {trace.tb_lineno} of {trace.tb_frame.f_code.co_filename})"
+
+
+def _checked_value(name: str, row: int, value: Any) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, str) or not hasattr(type(value), "__float__"):
+        raise RewardError(name, row, f"returned {_kind(value)}; expected a number or None.")
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise RewardError(name, row, f"returned {_kind(value)}; expected a finite number or None.") from error
+    if not math.isfinite(number):
+        raise RewardError(name, row, f"returned {number}; expected a finite number or None.")
+    return number
+
+
+def _kind(value: Any) -> str:
+    shown = repr(value)
+    return f"the {type(value).__name__} {shown if len(shown) <= 40 else shown[:37] + '...'}" if value is not None else "None"
