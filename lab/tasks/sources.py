@@ -1,0 +1,232 @@
+"""Where prompts come from: built-in tasks, typed prompts, rows of your own, JSONL files.
+
+A task is endless and has a cursor: `rows(start, count)` gives the same rows for the same seed and position on every
+machine, so a resumed run meets the prompts it would have met. Held-out rows never occur among them.
+Leaves out rewards, chat templates, and anything that needs torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lab.tasks import arithmetic, free
+
+Row = dict[str, Any]
+
+
+class TaskError(ValueError):
+    """Prompts that cannot be used: the message names the source, the line or row, and what to change."""
+
+
+@dataclass
+class Task:
+    """An endless, seeded stream of rows; each row has a `prompt` and the columns its rewards need."""
+
+    name: str
+    title: str
+    note: str  # one sentence: what is asked, and of which model
+    rewards: tuple[str, ...]  # names that suit this task
+    examples: tuple[str, ...]  # prompts to show
+    system_prompt: str | None = None  # None: the model's own default
+    models: tuple[str, ...] = ()  # models it is made for; empty: any
+    size: int | None = None  # number of different training rows; None: drawn without end
+    _row_at: Callable[[int], Row] = field(default=lambda position: {}, repr=False)
+    _held_out: Callable[[int], list[Row]] = field(default=lambda count: [], repr=False)
+
+    def rows(self, start: int, count: int) -> list[Row]:
+        """The rows at positions start … start + count − 1 of the stream."""
+        return [self._row_at(position) for position in range(start, start + count)]
+
+    def held_out(self, count: int = 64) -> list[Row]:
+        """At most `count` rows that never occur in `rows`, always the same ones; empty if nothing is held out."""
+        return self._held_out(count)
+
+
+def load_task(task: str | Path | Sequence[Any], seed: int = 0, *, held_out_share: float = 0.0) -> Task:
+    """A Task from a built-in name, a mixture `"add2+sub2"`, a list of prompts or of dict rows, or a `.jsonl` path.
+
+    `held_out_share` keeps that part of a list or file out of training, chosen by the prompt's text alone. Raises
+    TaskError.
+    """
+    if isinstance(task, Task):
+        return task
+    if isinstance(task, Path) or (isinstance(task, str) and task.endswith((".jsonl", ".json"))):
+        path = Path(task)
+        return rows_task(path.stem, read_jsonl(path), seed, held_out_share)
+    if isinstance(task, str):
+        return _builtin(task, seed)
+    if isinstance(task, Sequence):
+        return rows_task("prompts", [_as_row(row, number) for number, row in enumerate(task, start=1)], seed, held_out_share)
+    raise TaskError(f"A task is a name, a list of prompts or rows, or a path to a JSONL file, not {type(task).__name__}.")
+
+
+def task_table() -> list[dict[str, Any]]:
+    """Name, title, note, suitable rewards, models and examples of every built-in task, for pickers and documentation."""
+    return [dict(name=task.name, title=task.title, note=task.note, rewards=task.rewards, models=task.models,
+                 examples=task.examples) for task in (load_task(name) for name in BUILTIN_TASKS)]
+
+
+def rows_task(name: str, rows: list[Row], seed: int, held_out_share: float = 0.0) -> Task:
+    """A Task that goes through `rows` in a new seeded order each epoch."""
+    kept_back = [row for row in rows if _is_held_out(row["prompt"], held_out_share)]
+    training = [row for row in rows if not _is_held_out(row["prompt"], held_out_share)]
+    if not training:
+        raise TaskError(f"Task {name} has no rows to train on." if not rows else
+                        f"Holding out {held_out_share:.0%} of task {name} leaves no rows to train on: give more rows.")
+    has_answers = any(row.get("answer") is not None for row in rows)
+    return Task(name=name, title=name, note=f"{len(training)} rows of your own.",
+                rewards=("accuracy", "format") if has_answers else ("brevity",),
+                examples=tuple(prompt_text(row["prompt"]) for row in training[:5]), size=len(training),
+                _row_at=_shuffled(training, seed), _held_out=lambda count: kept_back[:count])
+
+
+def read_jsonl(path: Path) -> list[Row]:
+    """The rows of a JSONL file, one object with a `prompt` per line; blank lines are skipped. Raises TaskError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise TaskError(f"There is no file {path}.") from error
+    except UnicodeDecodeError as error:
+        raise TaskError(f"{path} is not UTF-8 text: save it as UTF-8.") from error
+    except OSError as error:
+        raise TaskError(f"{path} cannot be read: {error.strerror}.") from error
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+    if not lines:
+        raise TaskError(f"{path} is empty: it needs one JSON object with a prompt per line.")
+    return [_row_of_line(path, number, line) for number, line in lines]
+
+
+def prompt_text(prompt: str | Sequence[Row]) -> str:
+    """What the user says: the prompt itself, or the last user message of a list of messages."""
+    if isinstance(prompt, str):
+        return prompt
+    return next((str(message.get("content")) for message in reversed(prompt) if message.get("role") == "user"), "")
+
+
+def _row_of_line(path: Path, number: int, line: str) -> Row:
+    try:
+        row = json.loads(line)
+    except (json.JSONDecodeError, RecursionError) as error:
+        reason = error.msg if isinstance(error, json.JSONDecodeError) else "too deeply nested"
+        raise TaskError(f"{path}, line {number}: not valid JSON ({reason}). Each line is one object, such as "
+                        f'{{"prompt": "What is 2 + 3?", "answer": "5"}}.') from error
+    return _as_row(row, number, f"{path}, line")
+
+
+def _as_row(row: Any, number: int, where: str = "Row") -> Row:
+    if isinstance(row, str):
+        row = {"prompt": row}
+    if not isinstance(row, dict):
+        raise TaskError(f"{where} {number}: a {type(row).__name__}; expected an object with a prompt.")
+    if "prompt" not in row:
+        raise TaskError(f"{where} {number}: there is no column prompt (columns: {', '.join(map(str, row)) or 'none'}). Rename "
+                        f"the column that holds the question to prompt.")
+    if not _is_prompt(row["prompt"]):
+        raise TaskError(f"{where} {number}: the prompt is empty or not text; expected a text or a list of messages with "
+                        f"role and content.")
+    return dict(row)
+
+
+def _is_prompt(prompt: Any) -> bool:
+    if isinstance(prompt, str):
+        return bool(prompt.strip())
+    return (isinstance(prompt, list) and all(isinstance(m, dict) and {"role", "content"} <= set(m) for m in prompt)
+            and bool(prompt_text(prompt).strip()))
+
+
+def _is_held_out(prompt: Any, share: float) -> bool:
+    digest = hashlib.sha256(json.dumps(prompt).encode()).digest()
+    return int.from_bytes(digest[:4], "big") < share * 2**32
+
+
+def _shuffled(rows: list[Row], seed: int) -> Callable[[int], Row]:
+    """Row at a position of an endless stream in which every epoch is its own seeded permutation."""
+    orders: dict[int, list[int]] = {}
+
+    def row_at(position: int) -> Row:
+        epoch, place = divmod(position, len(rows))
+        if epoch not in orders:
+            orders.clear()
+            order = list(range(len(rows)))
+            random.Random(f"{seed}:{epoch}").shuffle(order)
+            orders[epoch] = order
+        return dict(rows[orders[epoch][place]])
+
+    return row_at
+
+
+# -- built-in tasks
+
+
+def _builtin(name: str, seed: int) -> Task:
+    parts = [part.strip() for part in ALIASES.get(name, name).split("+")]
+    for part in parts:
+        if part not in BUILTIN_TASKS:
+            raise TaskError(f"There is no task {part!r}. Built-in: {', '.join(BUILTIN_TASKS)}; several can be mixed as in "
+                            f"add2+sub2. A file must end in .jsonl; prompts of your own go in a list.")
+    tasks = [BUILTIN_TASKS[part](part, seed) for part in parts]
+    return tasks[0] if len(tasks) == 1 else _mixture(name, tasks)
+
+
+def _mixture(name: str, tasks: list[Task]) -> Task:
+    """Tasks taking turns, row by row."""
+    count = len(tasks)
+
+    def held_out(wanted: int) -> list[Row]:
+        parts = [task.held_out(-(-wanted // count)) for task in tasks]
+        return [row for turn in zip(*parts) for row in turn][:wanted]
+
+    first = tasks[0]
+    return Task(name=name, title=" + ".join(task.title for task in tasks), note=" ".join(task.note for task in tasks),
+                rewards=first.rewards, examples=tuple(task.examples[0] for task in tasks), models=first.models,
+                system_prompt=first.system_prompt,
+                _row_at=lambda position: tasks[position % count]._row_at(position // count), _held_out=held_out)
+
+
+def _arithmetic(name: str, seed: int) -> Task:
+    title, note = ARITHMETIC[name]
+
+    def row_at(position: int) -> Row:
+        return arithmetic.draw(name, random.Random(f"{seed}:{name}:{position}")).row()
+
+    def held_out(count: int) -> list[Row]:
+        # parity and the like have few held-out prompts, so the search ends after enough draws without a new one
+        rng, found = random.Random(f"held out:{name}"), {}
+        for _ in range(20 * count):
+            row = arithmetic.draw(name, rng, held_out=True).row()
+            found.setdefault(row["prompt"], row)
+            if len(found) == count:
+                break
+        return list(found.values())
+
+    examples = tuple(row_at(position)["prompt"] for position in range(4))
+    return Task(name=name, title=title, note=note, rewards=("accuracy", "format"), examples=examples, models=("tiny",),
+                _row_at=row_at, _held_out=held_out)
+
+
+def _free(name: str, seed: int) -> Task:
+    source = free.TASKS[name]
+    return Task(name=name, title=source.title, note=source.note, rewards=source.rewards, models=source.models,
+                examples=tuple(row["prompt"] for row in source.rows[:4]), size=len(source.rows),
+                _row_at=_shuffled(list(source.rows), seed), _held_out=lambda count: [dict(row) for row in source.held_out[:count]])
+
+
+ARITHMETIC = {
+    "add2": ("Add two numbers", "Sums of two numbers from 1 to 99."),
+    "sub2": ("Subtract", "Differences of two numbers from 1 to 99, never below zero."),
+    "add3": ("Add three numbers", "Sums of three numbers from 1 to 30."),
+    "chain": ("Chain of four", "Four one-digit numbers added and subtracted: guessing fails, working it out succeeds."),
+    "parity": ("Even or odd", "Whether a number is even or odd."),
+    "cmp": ("Compare", "Whether one number is greater than another."),
+}
+BUILTIN_TASKS: dict[str, Callable[[str, int], Task]] = {
+    **dict.fromkeys(ARITHMETIC, _arithmetic),
+    **dict.fromkeys(free.TASKS, _free),
+}
+ALIASES = {"arithmetic": "add2+sub2"}
