@@ -1,0 +1,49 @@
+"""RunConfig refuses what cannot work, in a sentence, and survives the trip to JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from lab.config import ConfigError, RunConfig
+
+
+def test_defaults_are_the_papers():
+    config = RunConfig()
+    assert (config.loss_type, config.scale_rewards, config.kl_estimator) == ("grpo", "group", "k3")
+    assert (config.beta, config.epsilon, config.num_iterations) == (0.04, 0.2, 1)
+
+
+def test_round_trip_through_json_is_equal():
+    config = RunConfig(rewards=("accuracy", "format"), reward_weights=(0.8, 0.2), num_generations=5, prompts_per_step=3)
+    assert RunConfig.from_dict(config.to_dict()) == config
+
+
+def test_any_group_size_from_two_and_any_number_of_prompts():
+    for num_generations, prompts in ((2, 1), (3, 7), (64, 5)):
+        config = RunConfig(num_generations=num_generations, prompts_per_step=prompts)
+        assert config.completions_per_step == num_generations * prompts
+
+
+@pytest.mark.parametrize(("settings", "words"), [
+    ({"num_generations": 1}, "num_generations is 1: the smallest value is 2"),
+    ({"temperature": float("nan")}, "temperature is nan: a number is needed"),
+    ({"temperature": "hot"}, "temperature is 'hot': a number is needed"),
+    ({"loss_type": "ppo2"}, "loss_type is 'ppo2': choose one of grpo"),
+    ({"rewards": ()}, "name at least one reward function"),
+    ({"reward_weights": (1.0,)}, "1 numbers for 2 reward functions"),
+])
+def test_contradictions_are_refused_in_a_sentence(settings, words):
+    with pytest.raises(ConfigError, match=words):
+        RunConfig(**settings)
+
+
+def test_unknown_setting_is_named_with_the_known_ones():
+    with pytest.raises(ConfigError, match="Unknown setting learning_rte.*learning_rate"):
+        RunConfig.from_dict({"learning_rte": 1e-5})
+
+
+def test_config_is_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        RunConfig().beta = 0.1
