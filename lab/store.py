@@ -261,7 +261,7 @@ class Store:
                               (*values, after, stride, count - 1)).fetchall()
         metrics = [json.loads(row["metrics"]) for row in rows]
         columns = list(dict.fromkeys(name for m in metrics for name in m))
-        table = [[row["step"], *(m.get(name) for name in columns)] for row, m in zip(rows, metrics)]
+        table = [[row["step"], *(m.get(name) for name in columns)] for row, m in zip(rows, metrics, strict=True)]
         return Steps(attempt, columns, table, rows[-1]["step"] if rows else after, stride)
 
     def step(self, run: str, step: int, *, attempt: int | None = None, arrays: bool = False) -> StepRecord | None:
