@@ -1,0 +1,26 @@
+"""GRPO Lab: see Group Relative Policy Optimization happen. Names are imported when first used; `import lab` costs nothing."""
+
+from importlib import import_module
+
+_HOMES = {
+    "RunConfig": "config", "ConfigError": "config",
+    "Trainer": "trainer", "TrainingError": "trainer",
+    "Policy": "policy", "ModelError": "policy",
+    "sample_group": "sampling",
+    "RewardError": "rewards",
+    "Completion": "records", "Group": "records", "StepRecord": "records",
+    "open_run": "record", "record": "record", "watch": "record",
+}
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str):
+    if name not in _HOMES:
+        raise AttributeError(f"module 'lab' has no attribute {name!r}")
+    value = getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    globals()[name] = value  # a submodule of the same name must not take the name's place
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

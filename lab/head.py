@@ -1,0 +1,59 @@
+"""Hidden states → log-probability and entropy of given tokens, without ever keeping an (M, V) tensor for backward.
+
+    M positions · D hidden size · V vocabulary
+
+At a vocabulary of 150,000 the logits of one group would take gigabytes. They are made chunk by chunk, and made again
+in the backward pass where they would be large. Leaves out the model body (`policy`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+CHUNK_LOGITS = 2**24  # logits alive at once: 64 MiB in float32
+
+
+def token_logps(
+    hidden: Tensor, tokens: Tensor, logits_of: Callable[[Tensor], Tensor], temperature: float, vocabulary: int
+) -> tuple[Tensor, Tensor]:
+    """log π(token) and the entropy −Σ π log π, each (M,) float32, of the distribution softmax(logits / temperature).
+
+    `hidden` is (M, D), `tokens` (M,), `logits_of` maps (m, D) to (m, V). Both results are differentiable in `hidden`.
+    """
+    rows = max(1, CHUNK_LOGITS // vocabulary)
+    if len(hidden) <= rows:
+        return _chunk_logps(hidden, tokens, logits_of, temperature)
+    parts = [
+        checkpoint(_chunk_logps, h, t, logits_of, temperature, use_reentrant=False, preserve_rng_state=False)
+        for h, t in zip(hidden.split(rows), tokens.split(rows), strict=True)
+    ]
+    logps, entropies = zip(*parts, strict=True)
+    return torch.cat(logps), torch.cat(entropies)
+
+
+def _chunk_logps(hidden: Tensor, tokens: Tensor, logits_of, temperature: float) -> tuple[Tensor, Tensor]:
+    log_probs = torch.log_softmax(logits_of(hidden).float() / temperature, dim=-1)  # (m, V)
+    chosen = log_probs.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+    # −inf logits (a model that forbids a token) have probability 0 and add nothing; 0 · −inf would be NaN.
+    entropy = -(log_probs.exp() * log_probs.clamp(min=torch.finfo(torch.float32).min)).sum(-1)
+    return chosen, entropy
+
+
+def logit_rule(config) -> Callable[[Tensor], Tensor]:
+    """What some families do to the head's output: Gemma caps it, Granite divides it, Cohere multiplies it."""
+    cap = getattr(config, "final_logit_softcapping", None)
+    divisor = getattr(config, "logits_scaling", None)
+    factor = getattr(config, "logit_scale", None)
+
+    def apply(logits: Tensor) -> Tensor:
+        if divisor:
+            logits = logits / divisor
+        if factor:
+            logits = logits * factor
+        return torch.tanh(logits / cap) * cap if cap else logits
+
+    return apply

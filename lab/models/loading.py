@@ -1,0 +1,130 @@
+"""A folder of safetensors → one frozen base model and its tokenizer, ready for adapters.
+
+Leaves out how a name becomes a folder (`registry`) and everything about adapters (`lab.adapters`). The base is never
+trained and never modified; embeddings and head keep the dtype they are loaded in.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from .registry import ModelError
+
+FLOAT32_UP_TO = 1_000_000_000  # parameters; above it a float32 base does not fit an ordinary laptop
+
+
+@dataclass(frozen=True)
+class Base:
+    """A loaded base model and what was decided about it."""
+
+    model: transformers.PreTrainedModel
+    tokenizer: transformers.PreTrainedTokenizerBase
+    device: torch.device
+    dtype: torch.dtype
+    load_in_4bit: bool
+
+
+def load_base(folder: Path, *, dtype: str = "auto", load_in_4bit: bool | None = None, device: str = "auto") -> Base:
+    """Load a causal language model for training adapters on it.
+
+    `dtype` auto is bfloat16 on CUDA and for models above 1e9 parameters, float32 otherwise. `load_in_4bit` None is on
+    for CUDA where bitsandbytes is installed, else off; 4 bits are NF4 with double quantisation (QLoRA, arXiv
+    2305.14314). Raises ModelError with one sentence for a person.
+    """
+    place = pick_device(device)
+    four_bit = pick_4bit(load_in_4bit, place)
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        model = _load_4bit(folder, dtype, place) if four_bit else _load_plain(folder, dtype, place)
+    except (OSError, RuntimeError, MemoryError, ValueError, ImportError) as error:
+        raise ModelError(explain(error, folder)) from error
+    model.requires_grad_(False)
+    model.eval()
+    return Base(model, tokenizer, place, model.get_input_embeddings().weight.dtype, four_bit)
+
+
+def pick_device(device: str) -> torch.device:
+    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if device == "auto":
+        return torch.device(next(name for name in ("cuda", "mps", "cpu") if available[name]))
+    if not available.get(device, False):
+        raise ModelError(f"This machine has no {device} device that torch can use. Set device to cpu, or to auto.")
+    return torch.device(device)
+
+
+def pick_4bit(load_in_4bit: bool | None, device: torch.device) -> bool:
+    wanted = device.type == "cuda" if load_in_4bit is None else load_in_4bit
+    if not wanted:
+        return False
+    problem = _no_4bit_because(device)
+    if problem and load_in_4bit:
+        raise ModelError(f"A 4-bit base is not possible here: {problem}. Set load_in_4bit to off.")
+    return problem is None
+
+
+def _no_4bit_because(device: torch.device) -> str | None:
+    if device.type not in ("cpu", "cuda"):
+        return f"bitsandbytes does not support {device.type}"
+    try:
+        import bitsandbytes  # noqa: F401
+    except ImportError:
+        return "the package bitsandbytes is not installed"
+    return None
+
+
+def _load_plain(folder: Path, dtype: str, device: torch.device) -> transformers.PreTrainedModel:
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype="auto", **_ALWAYS)
+    return model.to(dtype=_resolve_dtype(dtype, device, model.num_parameters()), device=device)
+
+
+def _load_4bit(folder: Path, dtype: str, device: torch.device) -> transformers.PreTrainedModel:
+    # bitsandbytes warns that an optional CPU kernel is missing; the built-in one does the work.
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+    compute = _resolve_dtype(dtype, device, parameters=0)
+    settings = transformers.BitsAndBytesConfig(
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=compute
+    )
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=compute, quantization_config=settings, device_map={"": str(device)}, **_ALWAYS
+    )
+    keep_4bit_weights_differentiable(model)
+    return model
+
+
+# SDPA is exact and everywhere; code from a model repository is never run.
+_ALWAYS: dict[str, Any] = dict(attn_implementation="sdpa", trust_remote_code=False, use_safetensors=True)
+
+
+def keep_4bit_weights_differentiable(model: torch.nn.Module) -> None:
+    """Stop bitsandbytes from repacking 4-bit weights on CPUs with AVX512-BF16.
+
+    The first forward without gradients would repack them in place for a kernel that has no backward, and every LoRA
+    gradient after the first sampling would be silently wrong (bitsandbytes 0.50).
+    """
+    import bitsandbytes
+
+    for module in model.modules():
+        if isinstance(module, bitsandbytes.nn.Linear4bit):
+            module.support_avx512bf16_for_cpu = False
+
+
+def _resolve_dtype(dtype: str, device: torch.device, parameters: int) -> torch.dtype:
+    if dtype != "auto":
+        return getattr(torch, dtype)
+    half = device.type == "cuda" or parameters > FLOAT32_UP_TO
+    return torch.bfloat16 if half else torch.float32
+
+
+def explain(error: BaseException, folder: Path) -> str:
+    """One sentence for a failed load."""
+    text = str(error).strip() or type(error).__name__
+    if isinstance(error, MemoryError) or "out of memory" in text.lower() or "not enough memory" in text.lower():
+        return (f"There is not enough memory for the model in {folder}: choose a smaller model or a 4-bit base, or close other "
+                f"programs.")
+    return f"The model in {folder} could not be loaded: {text.splitlines()[0]}"

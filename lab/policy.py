@@ -1,0 +1,166 @@
+"""The model as the algorithm sees it: log-probabilities of sampled tokens under a named adapter.
+
+One frozen base, its tokenizer and any number of LoRA adapters; several runs share it. Every forward names its adapter,
+the model stays in eval mode (no dropout anywhere), and the base is never written to. Adapter None is the bare base.
+
+    K prompts · N completions (rows) · P prompt tokens, left-padded · T completion tokens, right-padded · D hidden · V vocabulary
+
+Leaves out sampling (`rollout`), the loss (`grpo`), loading (`models.loading`) and the adapters themselves (`adapters`).
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .adapters import Adapters
+from .head import logit_rule, token_logps
+from .models.loading import Base, load_base
+from .models.registry import ModelError, ModelSource, Progress, fetch, resolve
+from .rollout import Rollout, pad_left
+
+__all__ = ["ModelError", "Policy"]
+
+
+class Policy:
+    """A base model with named adapters. Make one with `Policy.load`."""
+
+    def __init__(self, base: Base, source: ModelSource):
+        self.name = source.name
+        self.system_prompt = source.system_prompt  # what a run that names none sends; None leaves it to the chat template
+        self.model = base.model
+        self.tokenizer = base.tokenizer
+        self.device = base.device
+        self.dtype = base.dtype
+        self.load_in_4bit = base.load_in_4bit
+        self.adapters = Adapters(base.model, source.hub_id or source.name)
+        self.eos_ids = _eos_ids(base)
+        self.pad_id = _pad_id(base)
+        config = base.model.config.get_text_config()
+        self.vocab_size: int = base.model.get_output_embeddings().weight.shape[0]
+        self.max_positions: int = getattr(config, "max_position_embeddings", None) or 2**31
+        self._body = getattr(base.model, base.model.base_model_prefix)
+        self._adjust = logit_rule(config)
+        self._check_head()
+
+    @classmethod
+    def load(cls, model: str, *, dtype: str = "auto", load_in_4bit: bool | None = None, device: str = "auto",
+             num_threads: int = 0, progress: Progress | None = None) -> Policy:
+        """Load a model by registry name, Hub id or folder, fetching it first if needed. Raises ModelError.
+
+        `num_threads` 0 leaves torch's own choice. `progress` is told the share done and what is happening.
+        """
+        if num_threads:
+            torch.set_num_threads(num_threads)
+        source = resolve(model)
+        return cls(load_base(fetch(source, progress), dtype=dtype, load_in_4bit=load_in_4bit, device=device), source)
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """What a person or an event log wants to know about the loaded model."""
+        return dict(model=self.name, params=self.model.num_parameters(), device=str(self.device),
+                    dtype=str(self.dtype).removeprefix("torch."), load_in_4bit=self.load_in_4bit,
+                    threads=torch.get_num_threads(), bytes=self.model.get_memory_footprint(),
+                    adapters=self.adapters.names())
+
+    def add_adapter(self, name: str, *, r: int, alpha: int, seed: int, path: str | None = None) -> None:
+        """A fresh adapter (rank `r`, A drawn from `seed`, B zero), or the one in folder `path` to go on training."""
+        if path is None:
+            self.adapters.add(name, r=r, alpha=alpha, seed=seed)
+        else:
+            self.adapters.add_from(name, path)
+
+    def remove_adapter(self, name: str) -> None:
+        self.adapters.remove(name)
+
+    def logps(self, rollout: Rollout, adapter: str | None) -> tuple[Tensor, Tensor]:
+        """Per-token log-probabilities and entropies (N, T) of a rollout's completions, float32, 0 at padding.
+
+        Both belong to the distribution softmax(logits / rollout.temperature). Differentiable in the adapter when
+        gradients are on. One forward: use `rollout.micro_batches` to bound memory.
+        """
+        ids, mask, positions = rollout.sequences()
+        with self.adapters.active(adapter):
+            hidden = self._body(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False).last_hidden_state
+            prompt_length = rollout.prompt_ids.shape[1]
+            counted = rollout.completion_mask.bool()
+            predicting = hidden[:, prompt_length - 1 : -1][counted]  # (M, D): the position before each completion token
+            logps, entropy = token_logps(predicting, rollout.completion_ids[counted], self.logits, rollout.temperature,
+                                         self.vocab_size)
+        spread = torch.zeros(counted.shape, dtype=logps.dtype, device=logps.device)
+        return spread.masked_scatter(counted, logps), spread.masked_scatter(counted, entropy)
+
+    @torch.no_grad()
+    def frozen_logps(self, rollout: Rollout, adapter: str | None, *, max_tokens: int) -> tuple[Tensor, Tensor]:
+        """`logps` without gradients, in micro-batches of at most `max_tokens` tokens."""
+        logps = torch.zeros(rollout.completion_mask.shape, device=self.device)
+        entropy = torch.zeros_like(logps)
+        for rows in rollout.micro_batches(max_tokens):
+            part_logps, part_entropy = self.logps(rollout.rows(rows), adapter)
+            logps[rows, : part_logps.shape[1]] = part_logps
+            entropy[rows, : part_entropy.shape[1]] = part_entropy
+        return logps, entropy
+
+    def hidden_states(self, ids: Tensor, mask: Tensor, positions: Tensor, cache: Any) -> Tensor:
+        """One decoding forward (N, t) → (N, t, D) that reads and grows `cache`. Call it inside `adapters.active`."""
+        return self._body(input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache,
+                          use_cache=True).last_hidden_state
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(…, D) → (…, V)."""
+        head = self.model.get_output_embeddings()
+        return self._adjust(head(hidden.to(head.weight.dtype)))
+
+    def prompt_ids(self, prompt: str | list[dict], system_prompt: str | None) -> list[int]:
+        """The rendered chat as token ids. `system_prompt` "" is the model's own default, None no system message."""
+        if system_prompt == "":
+            system_prompt = self.system_prompt
+        if self.tokenizer.chat_template is None:
+            return self.tokenizer(prompt if isinstance(prompt, str) else prompt[-1]["content"])["input_ids"]
+        text = self.tokenizer.apply_chat_template(_messages(prompt, system_prompt), tokenize=False, add_generation_prompt=True)
+        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    def pad_prompts(self, prompts: list[list[int]]) -> tuple[Tensor, Tensor]:
+        """Prompts of different lengths → left-padded ids and mask, each (K, P)."""
+        return pad_left(prompts, self.pad_id, self.device)
+
+    def decode(self, ids: list[int]) -> str:
+        """Text without special tokens; tags such as <think> stay."""
+        return self.tokenizer.decode(ids, skip_special_tokens=True)
+
+    @torch.no_grad()
+    def _check_head(self) -> None:
+        """Body and head are called apart from each other: they must still make the model's own logits."""
+        ids = torch.tensor([[self.eos_ids[0] if self.eos_ids else 0] * 2], device=self.device)
+        own = self.logits(self._body(input_ids=ids, use_cache=False).last_hidden_state)
+        theirs = self.model(input_ids=ids, use_cache=False).logits
+        if not torch.allclose(own.float(), theirs.float(), rtol=1e-2, atol=1e-2):
+            raise ModelError(f"{self.name} makes its logits in a way that is not known here "
+                             f"({type(self.model).__name__}), so its log-probabilities would be wrong.")
+
+
+def _eos_ids(base: Base) -> list[int]:
+    """Every token that ends a completion: the generation config's and the tokenizer's."""
+    configured = base.model.generation_config.eos_token_id
+    configured = [] if configured is None else configured if isinstance(configured, list) else [configured]
+    own = base.tokenizer.eos_token_id
+    ids = sorted({*configured, *([] if own is None else [own])})
+    if not ids:
+        warnings.warn("This model names no end-of-sequence token: every completion will be cut off.", stacklevel=3)
+    return ids
+
+
+def _pad_id(base: Base) -> int:
+    """Any valid id does: masks come from lengths, never from `id != pad`."""
+    pad = base.tokenizer.pad_token_id
+    return pad if pad is not None else (base.tokenizer.eos_token_id or 0)
+
+
+def _messages(prompt: str | list[dict], system_prompt: str | None) -> list[dict]:
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    if system_prompt and messages[0]["role"] != "system":
+        return [{"role": "system", "content": system_prompt}, *messages]
+    return messages

@@ -1,0 +1,321 @@
+"""The training loop, as an iterator: `for step in Trainer(config): …`.
+
+One step: sample a group for each prompt, score it, weigh each completion against its group, update the adapter, report.
+Pausing is not calling `next`. Under the iterator lies `events()`, which also tells what happens within a step; nothing
+is yielded while an adapter is active, so several trainers may take turns on one policy.
+
+The trainer takes no callbacks and knows neither store nor page. Every random number comes from (seed, number of the
+rollout), so between two steps there is no hidden state: equal configs give bit-equal runs on one machine's CPU.
+Leaves out the algorithm (`grpo`), the model (`policy`), sampling and scoring (`sampling`) and files (`checkpoint`).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import grpo, loss_stats
+from .config import ConfigError, RunConfig
+from .metrics import group_metrics
+from .policy import Policy
+from .records import CheckpointSaved, Event, Group, GroupScored, ScoringFailed, StepRecord
+from .rewards import RewardError, resolve
+from .rollout import Rollout, SamplingSettings
+from .sampling import attach, sample_group, sample_groups, score_groups, seeded, weigh
+from .tasks import load_task
+
+__all__ = ["Trainer", "TrainingError", "sample_group"]
+
+LIVE_SETTINGS = tuple(f.name for f in fields(RunConfig) if f.metadata["live"]) + ("rewards",)
+
+
+class TrainingError(RuntimeError):
+    """The run cannot go on: the message says why and what to change. The adapter is as it was before the step."""
+
+
+@dataclass
+class Batch:
+    """A rollout and how far its use has come. It lives for `num_iterations` updates."""
+
+    rollout: Rollout
+    groups: list[Group]
+    advantages: Tensor | None = None  # (N,); None: not scored yet
+    logged: dict[str, float] | None = None  # what reward functions logged with log_metric
+    old_logps: Tensor | None = None  # (N, T) of the policy that sampled; set by the first update
+    ref_logps: Tensor | None = None  # (N, T)
+    iteration: int = 0  # updates made with it
+
+
+class Trainer:
+    """Trains one LoRA adapter by GRPO. Iterate over it for StepRecords, or over `events()` for everything.
+
+    `policy` shares an already loaded model; `adapter` is this run's name on it. With `output_dir` a checkpoint is
+    written there every `config.save_steps` steps. Raises ModelError, ConfigError, TaskError or RewardNotFound for a
+    run that cannot start.
+    """
+
+    def __init__(self, config: RunConfig, *, policy: Policy | None = None, adapter: str = "policy",
+                 output_dir: str | Path | None = None):
+        self.config = config
+        self.task = load_task(config.task, config.seed)
+        self.rewards = resolve(config.rewards)
+        self.policy = policy or Policy.load(
+            config.model, dtype=config.dtype, load_in_4bit=config.load_in_4bit, device=config.device,
+            num_threads=config.num_threads,
+        )
+        self.adapter = adapter
+        self.policy.add_adapter(adapter, r=config.lora_r, alpha=config.lora_alpha, seed=config.seed, path=config.adapter)
+        self.reference = self._frozen_start() if config.adapter else None
+        self.parameters = list(self.policy.adapters.parameters(adapter).values())
+        self.optimizer = torch.optim.AdamW(
+            self.parameters, lr=config.learning_rate, betas=(config.adam_beta1, config.adam_beta2),
+            weight_decay=config.weight_decay, foreach=True,
+        )
+        self.output_dir = Path(output_dir) if output_dir is not None else None
+        self.step = 0  # optimiser steps done
+        self.rollouts = 0  # rollouts completed: the cursor of prompts and of sampling
+        self.num_tokens = 0
+        self.batch: Batch | None = None
+        self.changes: list[tuple[int, dict[str, Any]]] = []  # (first step they apply to, settings)
+        self._pending: dict[str, Any] = {}
+        self._within_step = False
+        self._stream: Generator[Event, None, None] | None = None
+
+    # -- the interface
+
+    def __iter__(self) -> Iterator[StepRecord]:
+        return self
+
+    def __next__(self) -> StepRecord:
+        """Do one optimiser step. A reward function that breaks raises its RewardError; the next call tries again."""
+        for event in self.events():
+            if isinstance(event, ScoringFailed):
+                raise event.error
+            if isinstance(event, StepRecord):
+                return event
+        raise StopIteration
+
+    def events(self) -> Generator[Event, None, None]:
+        """Everything that happens, in order. One stream: leaving it and asking again goes on where it was left."""
+        if self._stream is None or self._stream.gi_frame is None:
+            self._stream = self._run()
+        return self._stream
+
+    def change(self, **live: Any) -> int:
+        """Change live settings from the next step on; returns that step. While scoring fails they apply at once."""
+        unknown = sorted(set(live) - set(LIVE_SETTINGS))
+        if unknown:
+            raise ConfigError(f"{', '.join(unknown)} cannot be changed during a run. What can: {', '.join(LIVE_SETTINGS)}.")
+        changed = self._pending | live
+        if "rewards" in live:
+            resolve(live["rewards"])
+        self.config.replace(**changed)  # refuses what cannot work, now and not at the next step
+        self._pending = changed
+        return self.step + (2 if self._within_step else 1)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write a checkpoint folder from which `Trainer.load` goes on exactly here."""
+        from .checkpoint import save
+
+        return save(self, Path(folder))
+
+    @classmethod
+    def load(cls, folder: str | Path, *, policy: Policy | None = None, adapter: str = "policy",
+             output_dir: str | Path | None = None, **changes: Any) -> Trainer:
+        """A trainer that continues a saved one. `changes` replace settings of its config, such as max_steps.
+
+        Reward functions written in Python are not in the files: pass them as `rewards=`.
+        """
+        from .checkpoint import load
+
+        return load(Path(folder), policy=policy, adapter=adapter, output_dir=output_dir, changes=changes)
+
+    def close(self) -> None:
+        """Take this run's adapters off the policy."""
+        for name in filter(None, (self.adapter, self.reference)):
+            self.policy.remove_adapter(name)
+
+    # -- one step
+
+    def _run(self) -> Generator[Event, None, None]:
+        while self.step < self.config.max_steps:
+            self._apply_changes()
+            self._within_step = True
+            started = time.perf_counter()
+            if self.batch is None:
+                yield from self._sample()
+            if self.batch.advantages is None:
+                yield from self._score()
+            metrics = self._update()
+            record = self._report(metrics, time.perf_counter() - started)
+            self._within_step = False
+            yield record
+            if self.output_dir is not None and self.step % self.config.save_steps == 0:
+                path = self.save(self.output_dir / f"checkpoint-{self.step}")
+                yield CheckpointSaved(self.step, str(path))
+
+    def _sample(self) -> Generator[Event, None, None]:
+        config = self.config
+        rows = self.task.rows(self.rollouts * config.prompts_per_step, config.prompts_per_step)
+        generator = seeded(config.seed, self.rollouts)
+        rollout, groups = yield from sample_groups(
+            self.policy, config, rows, self.adapter, SamplingSettings.of(config), generator, step=self.step + 1
+        )
+        self.batch = Batch(rollout, groups)
+        self.rollouts += 1
+        self.num_tokens += int(rollout.lengths.sum()) + int(rollout.prompt_mask.sum(1)[rollout.group_ids].sum())
+
+    def _score(self) -> Generator[Event, None, None]:
+        batch = self.batch
+        while batch.logged is None:
+            try:
+                batch.logged = score_groups(batch.groups, self.rewards, self.config, step=self.step)
+            except RewardError as error:
+                yield ScoringFailed(self.step + 1, error)
+                self._apply_changes()
+        batch.advantages = weigh(batch.groups, batch.rollout, self.config)
+        for group in batch.groups:
+            yield GroupScored(self.step + 1, group)
+
+    def _update(self) -> dict[str, float]:
+        """One optimiser step on the batch; fills the batch's per-token arrays and returns the metrics of the loss."""
+        config, batch, rollout = self.config, self.batch, self.batch.rollout
+        if batch.ref_logps is None:
+            batch.ref_logps, _ = self.policy.frozen_logps(rollout, self.reference, max_tokens=config.micro_batch_tokens)
+        mask = self._loss_mask(rollout)
+        logps, entropy = self._backward(mask)
+        if batch.old_logps is None:
+            batch.old_logps = logps
+        loss, stats = self._loss(logps, batch.old_logps, batch.ref_logps, batch.advantages, mask)
+        learning_rate = self._learning_rate()
+        metrics = {"loss": float(loss), "grad_norm": self._optimise(learning_rate), "learning_rate": learning_rate}
+        stats["entropy"] = entropy
+        token_metrics = loss_stats.metrics(
+            [stats], loss_type=config.loss_type, importance_sampling_level=config.importance_sampling_level
+        )
+        attach(batch.groups, rollout, logps=logps, old_logps=batch.old_logps, ref_logps=batch.ref_logps, entropy=entropy)
+        return metrics | {name: float(value) for name, value in token_metrics.items()} | self._sampler_gap()
+
+    def _backward(self, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Gradients of the batch's loss; returns the policy's log-probs and entropies (N, T), detached.
+
+        Rows that give exactly no gradient (no advantage, no KL term) go through the forward alone.
+        """
+        config, batch, rollout = self.config, self.batch, self.batch.rollout
+        logps, entropy = torch.zeros_like(batch.ref_logps), torch.zeros_like(batch.ref_logps)
+        teaching = (batch.advantages != 0) | (config.beta != 0)
+        totals = grpo.batch_totals(mask)
+        self.optimizer.zero_grad(set_to_none=True)
+        for learns in (True, False):
+            chosen = (teaching == learns).nonzero().squeeze(1)
+            for part in _micro_batches(rollout, chosen, config.micro_batch_tokens):
+                piece = rollout.rows(part)
+                width = piece.completion_ids.shape[1]
+                with torch.set_grad_enabled(learns):
+                    part_logps, part_entropy = self.policy.logps(piece, self.adapter)
+                logps[part, :width], entropy[part, :width] = part_logps.detach(), part_entropy.detach()
+                if learns:
+                    old = None if batch.old_logps is None else batch.old_logps[part, :width]
+                    loss, _ = self._loss(part_logps, old, batch.ref_logps[part, :width], batch.advantages[part],
+                                         mask[part, :width], totals)
+                    loss.backward()
+        return logps, entropy
+
+    def _loss(self, logps: Tensor, old_logps: Tensor | None, ref_logps: Tensor, advantages: Tensor, mask: Tensor,
+              totals: grpo.BatchTotals | None = None) -> tuple[Tensor, dict[str, Tensor]]:
+        config = self.config
+        return grpo.grpo_loss(
+            logps, old_logps, ref_logps, advantages, mask, loss_type=config.loss_type, epsilon=config.epsilon,
+            epsilon_high=config.epsilon_high, delta=config.delta, beta=config.beta, kl_estimator=config.kl_estimator,
+            importance_sampling_level=config.importance_sampling_level,
+            max_completion_length=config.max_completion_length, totals=totals,
+        )
+
+    def _loss_mask(self, rollout: Rollout) -> Tensor:
+        if not self.config.mask_truncated_completions:
+            return rollout.completion_mask
+        return rollout.completion_mask * rollout.finished[:, None]
+
+    def _optimise(self, learning_rate: float) -> float:
+        """Clip and apply the gradient; returns its norm before clipping. Without any gradient nothing moves at all."""
+        if all(p.grad is None for p in self.parameters):
+            return 0.0
+        limit = self.config.max_grad_norm or math.inf
+        norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, limit))
+        if not math.isfinite(norm):
+            self.optimizer.zero_grad(set_to_none=True)
+            raise TrainingError(f"The gradient of step {self.step + 1} is not finite, so the adapter was left as it was. "
+                                f"Lower the learning rate or raise beta.")
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return norm
+
+    def _sampler_gap(self) -> dict[str, float]:
+        """How far the sampler's log-probs are from the trainer's, per token: rounding only, or something is wrong."""
+        batch = self.batch
+        mask = batch.rollout.completion_mask.bool()
+        gap = (batch.old_logps - batch.rollout.sampling_logps).abs()[mask]
+        return {"sampling/sampling_logp_difference/mean": float(gap.mean()),
+                "sampling/sampling_logp_difference/max": float(gap.max())}
+
+    def _report(self, metrics: dict[str, float], seconds: float) -> StepRecord:
+        batch, config = self.batch, self.config
+        self.step += 1
+        metrics |= group_metrics(batch.groups) | batch.logged
+        metrics |= {"num_tokens": self.num_tokens, "step_time": seconds}
+        record = StepRecord(self.step, metrics, batch.groups, batch.iteration)
+        batch.iteration += 1
+        if batch.iteration >= config.num_iterations:
+            self.batch = None
+        return record
+
+    # -- settings
+
+    def _apply_changes(self) -> None:
+        if not self._pending:
+            return
+        self.changes.append((self.step + 1, self._pending))
+        self.config = self.config.replace(**self._pending)
+        if "rewards" in self._pending:
+            self.rewards = resolve(self.config.rewards)
+        self._pending = {}
+
+    def _learning_rate(self) -> float:
+        return self.config.learning_rate * schedule(self.step, self.config)
+
+    def _frozen_start(self) -> str:
+        """A copy of a continued adapter's start as reference: against the bare base, KL would begin far from 0."""
+        name = f"{self.adapter}-start"
+        self.policy.adapters.copy(self.adapter, name)
+        return name
+
+
+def schedule(step: int, config: RunConfig) -> float:
+    """Share of the learning rate in the step after `step` finished ones.
+
+    The warm-up rises in equal parts and wastes no step at 0. Linear and cosine then fall to `lr_end_ratio`, which the
+    last of `max_steps` steps reaches.
+    """
+    if step < config.warmup_steps:
+        return (step + 1) / (config.warmup_steps + 1)
+    if config.lr_scheduler_type == "constant":
+        return 1.0
+    remaining = max(1, config.max_steps - 1 - config.warmup_steps)
+    progress = min(1.0, (step - config.warmup_steps) / remaining)
+    fall = progress if config.lr_scheduler_type == "linear" else (1 - math.cos(math.pi * progress)) / 2
+    return 1.0 - (1.0 - config.lr_end_ratio) * fall
+
+
+def _micro_batches(rollout: Rollout, chosen: Tensor, max_tokens: int) -> Iterator[Tensor]:
+    if len(chosen):
+        for part in rollout.rows(chosen).micro_batches(max_tokens):
+            yield chosen[part]
