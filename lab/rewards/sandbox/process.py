@@ -1,0 +1,312 @@
+"""One worker process, seen from the lab: start it, ask it something before a deadline, end it, leave nothing behind.
+
+Every process is started by one thread that lives as long as the lab: the kernel kills a worker when the *thread* that
+started it ends, and a web handler's thread may end at any time. Deadlines are the worker's CPU time or the clock,
+whichever runs out first, looked at every 50 ms; a fast answer never waits for that.
+"""
+
+import os
+import queue
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from . import protocol
+
+LOOK_EVERY = 0.05  # seconds
+INTERRUPT_GRACE = (0.25, 2.0)  # CPU seconds, or wall seconds, to answer the polite signal
+DUMP_GRACE = (0.1, 1.0)  # and to print where it hangs
+TAIL_BYTES = 8 << 10
+ENVIRONMENT = {
+    "LANG": "C.UTF-8",
+    **{f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL", "NUMEXPR", "VECLIB_MAXIMUM", "RAYON")},
+    **{name: os.environ[name] for name in ("SYSTEMROOT", "SYSTEMDRIVE") if name in os.environ},  # Windows needs them
+}
+_spawner = None
+_spawner_lock = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Deadline:
+    cpu_seconds: float
+    wall_seconds: float
+
+
+class Hung(Exception):
+    """The worker did not answer in time and was killed. `dump` is what faulthandler printed, or ""."""
+
+    def __init__(self, dump):
+        super().__init__("the worker did not answer in time")
+        self.dump = dump
+
+
+class Died(Exception):
+    """The worker ended by itself, or was ended because of `reason` ("memory")."""
+
+    def __init__(self, returncode, output, reason=None):
+        super().__init__(f"the worker ended with {returncode}")
+        self.returncode, self.output, self.reason = returncode, output, reason
+
+
+class Worker:
+    """A started process that speaks frames. `ask` may be used by one thread at a time."""
+
+    def __init__(self, script, *, reply_bytes, output_bytes, memory_bytes, command_prefix=()):
+        self._folder = tempfile.TemporaryDirectory(prefix="grpo-lab-worker-", ignore_cleanup_errors=True)
+        command = [*command_prefix, sys.executable, "-I", "-S", "-B", "-X", "utf8", os.fspath(script)]
+        self._process = spawn(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              cwd=self._folder.name, env=ENVIRONMENT, bufsize=0, start_new_session=True)
+        self.pid = self._process.pid
+        self._usage = Usage(self.pid)
+        self._memory_bytes = memory_bytes
+        self._replies = queue.SimpleQueue()
+        self.output = Output(self._process.stderr.fileno(), output_bytes)
+        self._reader = threading.Thread(target=self._read_replies, args=(reply_bytes,), name="reward-replies", daemon=True)
+        self._reader.start()
+        if sys.platform != "win32":
+            os.set_blocking(self._process.stdin.fileno(), False)
+        self.spent = Deadline(0.0, 0.0)  # CPU and wall seconds of the last `ask`
+
+    @property
+    def alive(self):
+        return not self._has_ended()
+
+    def ask(self, request, deadline):
+        """The reply to `request`. Hung, Died or ProtocolError: then the process is gone."""
+        self.output.begin()
+        stage = _Stage(self._usage, deadline)
+        try:
+            self._send(protocol.encode_frame(request), stage)
+            reply = self._receive(stage) or self._after_interrupt()
+            if reply is None:
+                raise Hung(self._dump())
+            if reply.get("id") != request["id"]:
+                raise protocol.ProtocolError("the reply answers another request")
+            self.output.wait_for(reply.get("printed_bytes", 0))
+            self.spent = stage.spent()
+            return reply
+        except (Hung, Died, protocol.ProtocolError):
+            self.spent = stage.spent()
+            self.kill()
+            raise
+
+    def kill(self):
+        """End the process and all it started, wait until it is gone, close the pipes, remove its empty folder."""
+        if sys.platform == "win32":
+            self._process.kill()
+        elif self._process.returncode is None:  # not reaped yet, so the group's number is still its own
+            try:
+                os.killpg(self.pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):  # macOS, when it has just ended
+                self._process.kill()
+        self._process.wait()
+        self._reader.join(timeout=1)
+        self.output.finish()
+        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+            pipe.close()
+        self._folder.cleanup()
+
+    def _send(self, frame, stage):
+        rest, pipe = memoryview(frame), self._process.stdin.fileno()
+        while rest:
+            try:
+                rest = rest[os.write(pipe, rest) :]
+            except BlockingIOError:  # the worker does not read: it still has the time of the deadline
+                if stage.is_over():
+                    raise Hung("") from None
+                select.select([], [pipe], [], LOOK_EVERY)
+            except OSError:  # closed on the other side
+                raise self._died() from None
+
+    def _receive(self, stage):
+        """The next reply, or None when the stage is over."""
+        while True:
+            try:
+                reply = self._replies.get(timeout=LOOK_EVERY)
+            except queue.Empty:
+                if self._usage.memory_bytes() > self._memory_bytes and not sys.platform.startswith("linux"):
+                    self.kill()  # no limit by the kernel there
+                    raise Died(None, self.output.text(), reason="memory") from None
+                if stage.is_over():
+                    return None
+                continue
+            if reply is None:
+                raise self._died()
+            if isinstance(reply, Exception):
+                raise reply
+            return reply
+
+    def _after_interrupt(self):
+        if hasattr(signal, "SIGUSR2"):
+            self._process.send_signal(signal.SIGUSR2)
+            return self._receive(_Stage(self._usage, Deadline(*INTERRUPT_GRACE)))
+        return None
+
+    def _dump(self):
+        """Where the worker hangs, as faulthandler prints it."""
+        if not hasattr(signal, "SIGUSR1"):
+            return ""
+        self.output.mark()
+        self._process.send_signal(signal.SIGUSR1)
+        stage = _Stage(self._usage, Deadline(*DUMP_GRACE))
+        while not stage.is_over() and "Current thread" not in self.output.since_mark():
+            time.sleep(0.01)
+        time.sleep(0.02)  # the rest of its lines
+        return self.output.since_mark()
+
+    def _died(self):
+        patience = time.monotonic() + 1
+        while not self._has_ended() and time.monotonic() < patience:
+            time.sleep(0.005)
+        closed = not self._has_ended()  # it closed its end of the pipe and lives on
+        self.kill()
+        return Died(None if closed else self._process.returncode, self.output.tail_text())
+
+    def _has_ended(self):
+        """Without reaping it where the system can: its group must still be killed under its number."""
+        if self._process.returncode is not None:
+            return True
+        if hasattr(os, "waitid"):
+            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        return self._process.poll() is not None
+
+    def _read_replies(self, reply_bytes):
+        pipe = self._process.stdout.fileno()
+        try:
+            while (reply := protocol.read_frame(pipe, reply_bytes)) is not None:
+                self._replies.put(reply)
+            self._replies.put(None)
+        except protocol.ProtocolError as error:
+            self._replies.put(error)
+        except OSError:
+            self._replies.put(None)
+
+
+class Output:
+    """What comes out of the worker's descriptors 1 and 2: the first bytes of each request and the last ones, never more."""
+
+    def __init__(self, fd, limit):
+        self._fd, self._limit = fd, limit
+        self._changed = threading.Condition()
+        self._head, self._tail, self._count, self._marked = bytearray(), bytearray(), 0, None
+        self._thread = threading.Thread(target=self._drain, name="reward-output", daemon=True)
+        self._thread.start()
+
+    def begin(self):
+        with self._changed:
+            self._head, self._tail, self._count, self._marked = bytearray(), bytearray(), 0, None
+
+    def wait_for(self, count):
+        """Until that many bytes have arrived: they were sent before the reply, by another pipe."""
+        if count and type(count) is int:
+            with self._changed:
+                self._changed.wait_for(lambda: self._count >= count, timeout=1)
+
+    def text(self):
+        with self._changed:
+            text, dropped = self._head.decode("utf-8", "replace"), self._count - len(self._head)
+        return text if dropped <= 0 else f"{text}\n… ({dropped:,} more bytes were printed)"
+
+    def text_before_mark(self):
+        """Without what faulthandler printed on our own request."""
+        text = self.text()
+        return text.partition("Current thread")[0] if self._marked is not None else text
+
+    def tail_text(self):
+        with self._changed:
+            return self._tail.decode("utf-8", "replace")
+
+    def mark(self):
+        with self._changed:
+            self._marked = self._count
+
+    def since_mark(self):
+        with self._changed:
+            fresh = 0 if self._marked is None else self._count - self._marked
+            return self._tail[-fresh:].decode("utf-8", "replace") if fresh else ""
+
+    def finish(self):
+        self._thread.join(timeout=1)
+
+    def _drain(self):
+        while True:
+            try:
+                data = os.read(self._fd, protocol.CHUNK)
+            except OSError:
+                return
+            if not data:
+                return
+            with self._changed:
+                self._count += len(data)
+                self._head += data[: self._limit - len(self._head)]
+                self._tail = (self._tail + data)[-TAIL_BYTES:]
+                self._changed.notify_all()
+
+
+class Usage:
+    """CPU seconds and resident bytes of a process: from /proc, else from psutil, else nothing (the clock still counts)."""
+
+    def __init__(self, pid):
+        self._stat = f"/proc/{pid}/stat"
+        self._process = None
+        if sys.platform.startswith("linux"):
+            self._ticks = os.sysconf("SC_CLK_TCK")
+            return
+        try:
+            import psutil
+
+            self._process = psutil.Process(pid)
+        except (ImportError, OSError, psutil.Error):
+            pass
+
+    def cpu_seconds(self):
+        if self._process is not None:
+            return self._ask_psutil(lambda process: sum(process.cpu_times()[:2]))
+        try:
+            with open(self._stat, "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+        except OSError:
+            return 0.0
+        return (int(fields[11]) + int(fields[12])) / self._ticks  # utime, stime
+
+    def memory_bytes(self):
+        return self._ask_psutil(lambda process: process.memory_info().rss) if self._process is not None else 0
+
+    def _ask_psutil(self, question):
+        import psutil
+
+        try:
+            return question(self._process)
+        except psutil.Error:
+            return 0
+
+
+def spawn(command, **options):
+    """subprocess.Popen, called on the one thread that outlives every caller."""
+    global _spawner
+    with _spawner_lock:
+        if _spawner is None:
+            _spawner = ThreadPoolExecutor(1, thread_name_prefix="reward-spawner")
+        spawner = _spawner
+    return spawner.submit(subprocess.Popen, command, **options).result()
+
+
+class _Stage:
+    """A stretch of time that is over by CPU or by the clock."""
+
+    def __init__(self, usage, deadline):
+        self._usage, self._deadline = usage, deadline
+        self._cpu, self._wall = usage.cpu_seconds(), time.monotonic()
+
+    def spent(self):
+        return Deadline(max(0.0, self._usage.cpu_seconds() - self._cpu), time.monotonic() - self._wall)
+
+    def is_over(self):
+        spent = self.spent()
+        return spent.cpu_seconds >= self._deadline.cpu_seconds or spent.wall_seconds >= self._deadline.wall_seconds

@@ -1,0 +1,280 @@
+"""The author's file, inside the worker: compile it, find its reward functions, call one, say what went wrong and where.
+
+Nothing here protects anybody: by the time this runs the process is locked, and the lab looks again at every value that
+comes out. Results and errors are plain dicts, ready to be sent.
+"""
+
+import inspect
+import linecache
+import math
+import sys
+import traceback
+import types
+
+import quiet_loop
+
+HIDDEN_PACKAGES = ("torch", "tensorflow", "jax")  # they start threads when imported, which the lock refuses
+TEXT_LIMIT, TRACEBACK_LIMIT, CELL_LIMIT, EXTRA_LIMIT = 500, 8000, 2000, 1 << 18  # characters
+
+
+class Fault(Exception):
+    """The author's code broke the contract of reward functions (no exception of its own, so no traceback)."""
+
+    def __init__(self, kind, text, row=None, line=None):
+        super().__init__(text)
+        self.kind, self.text, self.row, self.line = kind, text, row, line
+
+
+class Interrupted(BaseException):
+    """Raised inside the author's code when the lab says that its time is over."""
+
+
+class Interrupt:
+    """The lab's signal becomes an Interrupted where the author's code is, but only while that code runs."""
+
+    def __init__(self):
+        self.armed, self.row, self.watched = False, None, ()
+
+    def __call__(self, signum, frame):
+        if self.armed:
+            self.armed = False
+            self.row = common_row(self.watched)
+            raise Interrupted("time is over")
+
+
+class Rows(list):
+    """A column that knows which row is being looked at, so a loop that hangs can be traced to a completion."""
+
+    row = None
+
+    def __iter__(self):
+        try:
+            for self.row, item in enumerate(super().__iter__()):
+                yield item
+        finally:
+            self.row = None
+
+
+class TrainerState:
+    """Numbers of the trainer by attribute, as TRL's `trainer_state`."""
+
+    def __init__(self, values):
+        self.__dict__.update(values)
+
+    def __getattr__(self, name):
+        raise AttributeError(f"trainer_state has no {name!r} here; it has {', '.join(sorted(self.__dict__)) or 'no values'}")
+
+
+def load(source, filename):
+    """Execute the author's file as a module of its own; its tracebacks show its lines."""
+    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    try:
+        code = compile(source, filename, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        text = getattr(error, "msg", None) or short_text(error) or "the file is nested too deeply"
+        raise Fault("syntax", f"SyntaxError: {text}", line=getattr(error, "lineno", None)) from None
+    module = types.ModuleType("user_" + filename.rpartition(".")[0].replace(".", "_"))
+    module.__file__ = filename
+    sys.modules[module.__name__] = module  # dataclasses and typing look their module up
+    exec(code, module.__dict__)
+    return module
+
+
+def reward_functions(module, filename, wanted=None):
+    """{name: callable} and their descriptions: every public callable that takes prompts, completions or completion_ids."""
+    found = {}
+    for name, value in list(vars(module).items()):
+        if callable(value) and not inspect.isclass(value) and (name == wanted or not name.startswith("_")):
+            parameters = keyword_parameters(value)
+            if parameters is not None and (name == wanted or {"prompts", "completions", "completion_ids"} & set(parameters)):
+                found[name] = value
+    if wanted is not None:
+        found = {wanted: found[wanted]} if wanted in found else _nothing_found(module, filename, wanted)
+    elif not found:
+        _nothing_found(module, filename, wanted)
+    return found, [describe_function(name, function, filename) for name, function in found.items()]
+
+
+def describe_function(name, function, filename):
+    parameters = inspect.signature(function).parameters.values()
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    line = code.co_firstlineno if code is not None and code.co_filename == filename else None
+    for parameter in parameters:
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            raise Fault("signature", f"{name} takes {parameter.name!r} by position only, but everything is passed by name: remove the '/'", line=line)
+    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    if not any(p.name in ("prompts", "completions", "completion_ids") for p in named) and not any(p.kind is p.VAR_KEYWORD for p in parameters):
+        raise Fault("signature", f"{name} does not take `completions`: write def {name}(completions, **kwargs)", line=line)
+    return {
+        "name": name, "line": line, "doc": ((inspect.getdoc(function) or "").strip().splitlines() or [""])[0][:200],
+        "parameters": [p.name for p in named], "required": [p.name for p in named if p.default is p.empty],
+        "takes_any": any(p.kind is p.VAR_KEYWORD for p in parameters),
+        "is_async": inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)),
+    }
+
+
+def keyword_parameters(function):
+    try:
+        return list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return None
+
+
+def call(function, columns, trainer_state, interrupt):
+    """Scores of all rows, extra columns and metrics; `interrupt` is armed while the author's code runs."""
+    extra, metrics, wanted = {}, {}, keyword_parameters(function)
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(function).parameters.values())
+    count = len(columns["completions"])
+
+    def log_extra(column, values):
+        extra[str(column)[:100]] = plain_column(column, values, count, EXTRA_LIMIT // max(1, count))
+
+    def log_metric(name, value):
+        metrics[str(name)[:100]] = plain_number(value, f"log_metric({name!r}) got")
+
+    arguments = {name: Rows(values) for name, values in columns.items()}
+    interrupt.watched, interrupt.row = tuple(arguments.values()), None
+    arguments |= {"trainer_state": TrainerState(trainer_state), "log_extra": log_extra, "log_metric": log_metric}
+    if not takes_any:
+        arguments = {name: value for name, value in arguments.items() if name in wanted}
+    interrupt.armed = True
+    try:
+        output = function(**arguments)
+        if inspect.isawaitable(output):
+            output = quiet_loop.run(output)
+        scores = plain_scores(output, count)
+    finally:
+        interrupt.armed = False
+    return {"scores": scores, "extra": extra, "metrics": metrics}
+
+
+def failing_row(function, columns, trainer_state, error, filename, interrupt):
+    """The first completion on which the function, called with it alone, fails in the same way at the same line."""
+    count = len(columns["completions"])
+    where = type(error), author_line(error, filename)[0]
+    for row in range(count):
+        alone = {name: values[row : row + 1] for name, values in columns.items()}
+        try:
+            call(function, alone, trainer_state, interrupt)
+        except Interrupted:
+            return None
+        except BaseException as again:
+            if (type(again), author_line(again, filename)[0]) == where:
+                return row
+    return None
+
+
+def plain_scores(output, count):
+    """A list of `count` floats and Nones from whatever was returned, or a Fault that says what it was and where."""
+    if not isinstance(output, (list, tuple)):
+        if callable(getattr(output, "tolist", None)):
+            output = output.tolist()  # numpy, pandas
+        if not isinstance(output, (list, tuple)):
+            raise Fault("value", f"returned {a_kind_of(output)}; return a list with one score per completion ({count} here)")
+    if len(output) != count:
+        raise Fault("value", f"returned {len(output)} scores for {count} completions; return exactly one per completion")
+    return [None if score is None else plain_number(score, "the score is", row) for row, score in enumerate(output)]
+
+
+def plain_number(value, subject, row=None):
+    if isinstance(value, (str, bytes, bytearray, complex)) or not hasattr(type(value), "__float__"):
+        if not hasattr(type(value), "__index__"):
+            raise Fault("value", f"expected a number, but {subject} {a_kind_of(value)}", row)
+    try:
+        number = float(value)
+    except OverflowError:
+        raise Fault("value", f"{subject} too large for a floating-point number", row) from None
+    except (TypeError, ValueError):
+        raise Fault("value", f"expected a number, but {subject} {a_kind_of(value)}", row) from None
+    if not math.isfinite(number):
+        raise Fault("value", f"{subject} {number}; scores must be finite (None means: not applicable)", row)
+    return number
+
+
+def plain_column(name, values, count, cell_limit):
+    if not isinstance(values, (list, tuple)):
+        values = values.tolist() if callable(getattr(values, "tolist", None)) else None
+    if not isinstance(values, (list, tuple)) or len(values) != count:
+        raise Fault("value", f"log_extra({name!r}) needs a list with one value per completion ({count} here)")
+    return [plain_cell(value, min(CELL_LIMIT, max(8, cell_limit))) for value in values]
+
+
+def plain_cell(value, limit):
+    if value is None or type(value) is bool:
+        return value
+    if type(value) is int and abs(value) < 1 << 53 or type(value) is float and math.isfinite(value):
+        return value
+    text = value if isinstance(value, str) else safe_text(value)
+    return str(text) if len(text) <= limit else text[:limit] + "…"
+
+
+def a_kind_of(value):
+    if isinstance(value, (str, bytes, int, float, complex)) and not isinstance(value, bool):
+        return f"{type(value).__name__} {short_text(repr(value), 60)}"
+    if isinstance(value, (list, tuple, dict, set)):
+        return f"a {type(value).__name__} of {len(value)}"
+    return "None" if value is None else f"a {type(value).__name__}"
+
+
+def describe_error(error, filename, interrupt):
+    """kind, text, line, function, row and traceback of whatever came out of the author's code."""
+    if isinstance(error, MemoryError):
+        traceback.clear_frames(error.__traceback__)  # the memory is held by their variables
+    line, function = author_line(error, filename)
+    if isinstance(error, Fault):
+        return {"kind": error.kind, "text": error.text, "line": error.line or line, "function": function, "row": error.row, "traceback": ""}
+    kind = "timeout" if isinstance(error, Interrupted) else "memory" if isinstance(error, MemoryError) else "exception"
+    text = f"{type(error).__name__}: {short_text(error)}".rstrip(": ")
+    if isinstance(error, ModuleNotFoundError) and str(error.name).partition(".")[0] in HIDDEN_PACKAGES:
+        text = f"{error.name} isn't available in rewards: they run in a locked process, on text and numbers"
+    return {"kind": kind, "text": text, "line": line, "function": function,
+            "row": interrupt.row if kind == "timeout" else None, "traceback": author_traceback(error, filename)}
+
+
+def author_line(error, filename):
+    """(line, function name) of the innermost frame in the author's file; (None, None) if the error is not from there."""
+    last = (None, None)
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        if frame.f_code.co_filename == filename:
+            last = line, frame.f_code.co_name
+    return last
+
+
+def author_traceback(error, filename):
+    """As Python prints it, from the author's first frame on: the worker's own frames tell an author nothing."""
+    start = error.__traceback__
+    while start is not None and start.tb_frame.f_code.co_filename != filename:
+        start = start.tb_next
+    try:
+        lines = traceback.format_exception(type(error), error, start or error.__traceback__)
+    except Exception as second:  # a hostile __cause__, __notes__, …
+        lines = [f"{type(error).__name__} (its traceback cannot be printed: {type(second).__name__})"]
+    text = "".join(lines)
+    return text if len(text) <= TRACEBACK_LIMIT else text[: TRACEBACK_LIMIT // 2] + "\n…\n" + text[-TRACEBACK_LIMIT // 2 :]
+
+
+def short_text(value, limit=TEXT_LIMIT):
+    text = safe_text(value)
+    return text if len(text) <= limit else text[:limit] + "…"
+
+
+def safe_text(value):
+    try:
+        return str.__str__(str(value))
+    except Exception:
+        return "<unprintable>"
+
+
+def common_row(columns):
+    """The row that every column being looped over is at, or None."""
+    rows = {column.row for column in columns} - {None}
+    return rows.pop() if len(rows) == 1 else None
+
+
+def _nothing_found(module, filename, wanted):
+    own = [f"{name}({', '.join(keyword_parameters(value) or ())})" for name, value in vars(module).items()
+           if isinstance(value, types.FunctionType) and value.__module__ == module.__name__]
+    if wanted is not None:
+        raise Fault("signature", f"there is no function {wanted!r} in {filename}" + (f"; it defines {', '.join(own)}" if own else ""))
+    hint = f"; {own[0]} does not take `completions`" if own else ""
+    raise Fault("signature", f"no reward function found{hint}: define one like def my_reward(completions, **kwargs)")
