@@ -30,9 +30,7 @@ class Problem:
         return {"prompt": self.prompt, "answer": self.answer, "task": self.task}
 
 
-def rows(
-    tasks: str | Sequence[str], count: int, *, seed: int, held_out: bool = False
-) -> list[dict[str, str]]:
+def rows(tasks: str | Sequence[str], count: int, *, seed: int, held_out: bool = False) -> list[dict[str, str]]:
     """`count` seeded rows {"prompt", "answer", "task"}, the tasks taking turns.
 
     `held_out` picks the side of the split; no prompt is on both sides. Raises ValueError for an unknown task.
