@@ -9,7 +9,7 @@ _HOMES = {
     "sample_group": "sampling",
     "RewardError": "rewards",
     "Completion": "records", "Group": "records", "StepRecord": "records",
-    "open_run": "record", "record": "record", "watch": "record",
+    "open_run": "record", "record": "record", "recording": "record", "watch": "record",
 }
 __all__ = sorted(_HOMES)
 

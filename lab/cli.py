@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+import time
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -91,7 +92,7 @@ def _train(config: RunConfig, name: str | None, runs: Path) -> int:
     trainer = lab.Trainer(config)
     bar = tqdm(total=config.max_steps, unit="step")
     try:
-        for step in lab.record(trainer, name, runs_dir=runs):
+        for step in lab.recording(trainer, name or f"{config.task}-{time.strftime('%H%M')}", runs_dir=runs):
             bar.update()
             bar.set_postfix_str(f"reward {step.metrics['reward']:.3f}, kl {step.metrics['kl']:.4f}")
     except KeyboardInterrupt:
