@@ -61,7 +61,7 @@ class RunConfig:
     prompts_per_step: int = knob(8, "Prompts per step", "Fresh prompts in each step. Completions per step = prompts × G.",
                                  group="sampling", trl=1, low=1, high=512, simple=True)
     max_completion_length: int = knob(256, "Max tokens", "A completion that has not ended after this many tokens is cut off.",
-                                      group="sampling", trl=256, low=1, high=32768, simple=True, live=True)
+                                      group="sampling", trl=512, low=1, high=32768, simple=True, live=True)
     temperature: float = knob(1.0, "Temperature", "Logits are divided by it, when sampling and in every log-probability.",
                               group="sampling", trl=1.0, low=0.05, high=5.0, simple=True, live=True)
     top_p: float = knob(1.0, "Top-p", "Sample only from the smallest set of tokens with this probability. Below 1 the ratio "

@@ -83,13 +83,26 @@ def call(name: str, function: Callable, batch: Batch) -> Outcome:
     if (form := _known_form(function)) is not None:
         return _call_in_form(name, function, batch, form)
     try:
-        outcome, form = _call_in_form(name, function, batch, _wary_messages), _plain_messages
+        outcome, form = _call_in_form(name, function, batch, _wary_messages), plain_messages
     except RewardError as error:
         if not _took_messages_for_text(error):
             raise
         outcome, form = _call_as_text_or_list(name, function, batch)
-    _remember_form(function, form)
+    uses_form(function, form)
     return outcome
+
+
+def uses_form(function: Callable, form: Callable) -> None:
+    """Notes on the function which form it wants: a maker of completions from texts."""
+    try:
+        function._completion_form = form
+    except AttributeError:
+        pass  # bound methods and slotted objects cannot remember; they are asked again
+
+
+def plain_messages(texts: list[str]) -> list[Any]:
+    """Each text as the list of messages TRL passes."""
+    return [[{"role": "assistant", "content": text}] for text in texts]
 
 
 def checked_values(name: str, returned: Any, count: int) -> list[float | None]:
@@ -122,12 +135,8 @@ class Messages(list):
         raise TypeError("'Messages' were turned into a string: a completion is a list of messages here.")
 
 
-def _plain_messages(texts: list[str]) -> list[Any]:
-    return [[{"role": "assistant", "content": text}] for text in texts]
-
-
 def _wary_messages(texts: list[str]) -> list[Any]:
-    return [Messages(messages) for messages in _plain_messages(texts)]
+    return [Messages(messages) for messages in plain_messages(texts)]
 
 
 def _strings(texts: list[str]) -> list[Any]:
@@ -164,7 +173,7 @@ def _call_as_text_or_list(name: str, function: Callable, batch: Batch) -> tuple[
         return _call_in_form(name, function, batch, _strings), _strings
     except RewardError as as_text:
         try:
-            return _call_in_form(name, function, batch, _plain_messages), _plain_messages
+            return _call_in_form(name, function, batch, plain_messages), plain_messages
         except RewardError:
             raise as_text
 
@@ -184,13 +193,6 @@ def _known_form(function: Callable) -> Callable | None:
     except (TypeError, NameError, AttributeError):
         return None
     return _strings if annotation in (list[str], typing.List[str]) else None
-
-
-def _remember_form(function: Callable, form: Callable) -> None:
-    try:
-        function._completion_form = form
-    except AttributeError:
-        pass  # bound methods and slotted objects cannot remember; they are asked again
 
 
 def _awaited(returned: Any) -> Any:

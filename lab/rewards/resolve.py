@@ -19,10 +19,15 @@ from typing import Any
 
 from lab.config import reward_name
 from lab.rewards.builtin import BUILTINS
+from lab.rewards.contract import RewardError
 
 
-class RewardNotFound(ValueError):
+class RewardNotFound(RewardError):
     """A reward that cannot be made from what was written: the message says why and what would work."""
+
+    def __init__(self, message: str):
+        Exception.__init__(self, message)
+        self.function, self.row, self.message = "", None, message
 
 
 @dataclass
@@ -106,12 +111,10 @@ def _from_file(text: str) -> Reward:
     path, _, function = text.rpartition(":") if ".py:" in text else (text, "", "")
     if not Path(path).is_file():
         raise RewardNotFound(f"There is no reward file {path}.")
-    try:
-        from lab.rewards.sandbox import file_reward
-    except ImportError as error:
-        raise RewardNotFound(f"{path} cannot be used: rewards from files need the sandbox, which is not available here. "
-                             f"Pass the function itself from Python.") from error
-    return file_reward(Path(path), function or None)
+    from lab.rewards import files
+
+    loaded = files.load(Path(path), function or None)
+    return Reward(loaded.__name__, loaded, doc=loaded.__doc__ or "")
 
 
 def _make_names_unique(rewards: list[Reward]) -> None:
