@@ -515,9 +515,17 @@ def _insert_groups(db: sqlite3.Connection, rollout: int, groups: list[Group], to
 
 
 def _insert_arrays(db: sqlite3.Connection, rollout: int, groups: list[Group], iteration: int, skip: tuple[str, ...] = ()) -> None:
-    db.executemany("INSERT INTO token_arrays VALUES (?,?,?,?,?,'f4',?)",
-                   [(rollout, g.index, c.index, name, iteration, np.ascontiguousarray(values, dtype="<f4").tobytes())
-                    for g in groups for c in g.completions for name, values in c.arrays.items() if name not in skip])
+    db.executemany("INSERT INTO token_arrays VALUES (?,?,?,?,?,?,?)",
+                   [(rollout, g.index, c.index, name, iteration, *_array(name, c.arrays))
+                    for g in groups for c in g.completions for name in c.arrays if name not in skip])
+
+
+def _array(name: str, arrays: dict[str, np.ndarray]) -> tuple[str, bytes]:
+    """dtype and blob. On-policy the old log-probabilities are the new ones: then only that is written, a fifth less."""
+    values = np.ascontiguousarray(arrays[name], dtype="<f4").tobytes()
+    if name == "old_logps" and "logps" in arrays and values == np.ascontiguousarray(arrays["logps"], dtype="<f4").tobytes():
+        return "logps", b""
+    return "f4", values
 
 
 def _end_rollout(db: sqlite3.Connection, rollout: int, status: str, error: str | None) -> None:
@@ -538,9 +546,10 @@ def _select_groups(db: sqlite3.Connection, rollout: int, iteration: int | None) 
         completions[row["grp"], row["idx"]] = completion
         by_index[row["grp"]].completions.append(completion)
     if iteration is not None:
-        arrays = db.execute("SELECT * FROM token_arrays WHERE rollout=? AND iteration <= ? ORDER BY iteration", (rollout, iteration))
-        for row in arrays:  # a later iteration's values replace the earlier ones
-            completions[row["grp"], row["idx"]].arrays[row["name"]] = np.frombuffer(row["blob"], dtype="<f4")
+        rows = db.execute("SELECT * FROM token_arrays WHERE rollout=? AND iteration <= ? ORDER BY iteration, name", (rollout, iteration))
+        for row in rows:  # logps before old_logps, which may refer to it; a later iteration's values replace the earlier ones
+            arrays = completions[row["grp"], row["idx"]].arrays
+            arrays[row["name"]] = np.frombuffer(row["blob"], dtype="<f4") if row["dtype"] == "f4" else arrays[row["dtype"]]
     return groups
 
 

@@ -25,8 +25,9 @@ def make_step(step, *, value=None, iteration=0, groups=PROMPTS):
 
 def make_group(index, value):
     names = ("sampling_logps", "old_logps", "logps", "ref_logps", "entropy")
-    completions = [Completion(i, f"answer {value}", [1, 2, 3, 4, 2], finished=True, rewards={"accuracy": value, "judge": None}, reward=value,
-                              advantage=-value, extra={"seen": "3"}, arrays={n: np.full(TOKENS, value, "f4") for n in names})
+    completions = [Completion(i, f"answer {value}", [1, 2, 3, 4, 2], finished=True, rewards={"accuracy": value, "judge": None},
+                              reward=value, advantage=-value, extra={"seen": "3"},
+                              arrays={n: np.full(TOKENS, value, "f4") for n in names})
                    for i in range(G)]
     return Group(index, "What is 1 + 2?", [7, 8, 9], {"prompt": "What is 1 + 2?", "answer": "3"}, completions, value, 0.5, dead=False)
 

@@ -1,0 +1,331 @@
+"""The engine process: holds the model, carries out commands from the store, trains runs in turn, lets samples in between.
+
+    python -m lab.engine --runs DIR
+
+It is a session of its own, one per runs folder (a lock file sees to that). Whatever it does is a piece of work that
+yields between events (`lab.engine_work`); between any two of them it takes commands, and a sample goes before training.
+A run that fails is stored with its traceback and the engine goes on; an engine that fails stores its own. It ends by
+itself when nothing is left to do and no web process has shown itself for a while. Leaves out: the page, and starting or
+restarting the engine (`lab.jobs`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import filelock
+import psutil
+
+from lab.config import RunConfig
+from lab.jobs import process_is_there
+from lab.run_folder import RunFolder
+from lab.store import ALIVE_STATUSES, Command, Run, Store, open_store
+
+if TYPE_CHECKING:
+    from lab.engine_work import RunWork, SampleWork
+    from lab.policy import Policy
+
+BEAT_SECONDS = 1.0
+IDLE_PAUSE = 0.02  # seconds between two looks for commands when nothing is to be done
+IDLE_EXIT_SECONDS = 60.0
+LOCK_SECONDS = 5.0
+
+
+class CommandError(ValueError):
+    """A command that cannot be carried out; the message goes to whoever sent it."""
+
+
+class Engine:
+    """Everything the process holds: models, runs, waiting samples."""
+
+    def __init__(self, store: Store, *, idle_exit: float = IDLE_EXIT_SECONDS):
+        self.store, self.idle_exit = store, idle_exit
+        self.models = Models(self)
+        self.runs: dict[str, RunWork] = {}
+        self.samples: deque[SampleWork] = deque()
+        self.stopping = False
+        self.phase = "starting"
+        self.loading: dict[str, Any] | None = None
+        self._web = _LastSeen()
+
+    def serve(self) -> None:
+        """Works until told to stop, or until nothing is left to do and nobody looks."""
+        recover(self.store)
+        while not self.stopping:
+            for command in self.store.take_commands():
+                self._obey(command)
+            if not self._work():
+                if self._web.seconds_since_change(self.store.process("web")) > self.idle_exit:
+                    break
+                time.sleep(IDLE_PAUSE)
+        for work in list(self.runs.values()):
+            work.end("stopped", f"Saved at step {work.trainer.step} when the engine ended. Resume goes on from there.")
+
+    def info(self) -> dict[str, Any]:
+        """What the header strip shows; called from the heartbeat's thread."""
+        at_work = next((w for w in list(self.runs.values()) if w.playing), None)
+        return {"phase": self.phase, "run": at_work.run if at_work else None, "queue": len(self.samples), "loading": self.loading,
+                "rss": psutil.Process().memory_info().rss, "memory_total": psutil.virtual_memory().total, **self.models.info()}
+
+    # -- working
+
+    def _work(self) -> bool:
+        """One event of the work whose turn it is; False when there is none."""
+        playing = [work for work in self.runs.values() if work.playing]
+        if self.samples:
+            self.phase, work = "sampling", self.samples[0]
+        elif playing:
+            self.phase, work = "training", playing[0]
+        else:
+            self.phase = "paused" if self.runs else "idle"
+            return False
+        work.advance()
+        self.samples = deque(sample for sample in self.samples if not sample.ended)
+        if work in playing:  # to the end of the line: the next event is another run's
+            self.runs.pop(work.run)
+            if not work.ended:
+                self.runs[work.run] = work
+        return True
+
+    # -- commands
+
+    def _obey(self, command: Command) -> None:
+        try:
+            result = self._order(command.kind)(command)
+        except Exception as error:
+            self.store.finish_command(command.id, "failed", error=sentence_of(error))
+            if not isinstance(error, CommandError):
+                traceback.print_exc()
+        else:
+            if result is not None:
+                self.store.finish_command(command.id, result=result)
+
+    def _order(self, kind: str):
+        orders = {"sample": self._sample, "cancel": self._cancel, "train": self._train, "resume_run": self._resume_run,
+                  "pause": self._pause, "resume": self._resume, "step": self._step, "stop": self._stop, "change": self._change}
+        if kind not in orders:
+            raise CommandError(f"There is no command {kind!r}. Commands: {', '.join(orders)}.")
+        return orders[kind]
+
+    def _sample(self, command: Command) -> None:
+        """Queued; the command is finished when the group is."""
+        from lab.engine_work import SampleWork
+
+        self.samples.append(SampleWork(self, command))
+
+    def _cancel(self, command: Command) -> dict[str, Any]:
+        target = command.args.get("command")
+        for sample in self.samples:
+            if sample.command.id == target:
+                sample.cancel()
+        self.samples = deque(sample for sample in self.samples if not sample.ended)
+        return {"command": target}
+
+    def _train(self, command: Command) -> dict[str, Any]:
+        run = self._known_run(command)
+        if run.id in self.runs or run.step:
+            raise CommandError(f"Run {run.name!r} has begun already. Resume it instead.")
+        return self._start(run, steps=command.args.get("steps"))
+
+    def _resume_run(self, command: Command) -> dict[str, Any]:
+        run = self._known_run(command)
+        if run.id in self.runs:
+            raise CommandError(f"Run {run.name!r} is still going.")
+        if run.kind == "recorded":
+            raise CommandError(f"Run {run.name!r} is a recording and cannot go on. Start a run with its settings instead.")
+        return self._start(run, steps=command.args.get("steps"), resume=True)
+
+    def _start(self, run: Run, *, steps: int | None, resume: bool = False) -> dict[str, Any]:
+        from lab.engine_work import start_run
+
+        self.store.set_status(run.id, "loading")
+        try:
+            work = start_run(self, run, resume=resume)
+        except Exception as error:
+            self.store.set_status(run.id, "failed", error=sentence_of(error), traceback=traceback.format_exc())
+            raise
+        self.runs[run.id] = work
+        work.play(steps)
+        return {"run": run.id, "step": work.trainer.step}
+
+    def _pause(self, command: Command) -> dict[str, Any]:
+        work = self._going_run(command)
+        work.pause()
+        return {"step": work.trainer.step}
+
+    def _resume(self, command: Command) -> dict[str, Any]:
+        work = self._going_run(command)
+        work.play()
+        return {"step": work.trainer.step}
+
+    def _step(self, command: Command) -> dict[str, Any]:
+        work = self._going_run(command)
+        work.play(int(command.args.get("n") or 1))
+        return {"step": work.trainer.step}
+
+    def _stop(self, command: Command) -> dict[str, Any]:
+        work = self._going_run(command)
+        work.end("stopped")
+        del self.runs[work.run]
+        return {"step": work.trainer.step}
+
+    def _change(self, command: Command) -> dict[str, Any]:
+        return {"from_step": self._going_run(command).change(command.args)}
+
+    def _known_run(self, command: Command) -> Run:
+        run = command.run and self.store.run(command.run)
+        if not run:
+            raise CommandError(f"There is no run {command.run!r}.")
+        return run
+
+    def _going_run(self, command: Command) -> RunWork:
+        run = self._known_run(command)
+        if run.id not in self.runs:
+            raise CommandError(f"Run {run.name!r} is {run.status} and not in the engine. Resume the run first.")
+        return self.runs[run.id]
+
+
+class Models:
+    """The loaded base models: one, or as many as live runs need."""
+
+    def __init__(self, engine: Engine):
+        self._engine = engine
+        self._loaded: dict[tuple, Policy] = {}
+        self._threads: int | None = None  # torch's own choice, once torch is there
+
+    def get(self, config: RunConfig) -> Policy:
+        """The policy of this config; loads it, and lets go of those that no live run uses. Raises ModelError."""
+        from lab.policy import Policy
+
+        key = (config.model, config.dtype, config.load_in_4bit, config.device)
+        if key not in self._loaded:
+            self._unload_unused()
+            self._engine.phase, self._engine.loading = "loading", {"model": config.model, "share": None, "text": ""}
+            try:
+                self._loaded[key] = Policy.load(config.model, dtype=config.dtype, load_in_4bit=config.load_in_4bit, device=config.device,
+                                                progress=self._progress)
+            finally:
+                self._engine.loading = None
+        return self._loaded[key]
+
+    def use_threads(self, count: int) -> None:
+        """A run's results on CPU depend on its threads, so each turn sets its own. 0: torch's own choice."""
+        import torch
+
+        self._threads = self._threads or torch.get_num_threads()
+        if torch.get_num_threads() != (count or self._threads):
+            torch.set_num_threads(count or self._threads)
+
+    def info(self) -> dict[str, Any]:
+        newest = list(self._loaded.values())[-1:]
+        return newest[0].info if newest else {}
+
+    def _progress(self, share: float | None, text: str) -> None:
+        self._engine.loading = {**(self._engine.loading or {}), "share": share, "text": text}
+
+    def _unload_unused(self) -> None:
+        used = [work.trainer.policy for work in self._engine.runs.values()]
+        unused = [key for key, policy in self._loaded.items() if policy not in used]
+        for key in unused:
+            del self._loaded[key]
+        if unused:
+            import torch
+
+            gc.collect()
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+
+
+def recover(store: Store) -> None:
+    """What a dead engine, or a dead notebook, left behind is named: runs interrupted, half rollouts, taken commands."""
+    store.abandon_open_work("The engine stopped before this was done. Try again.")
+    waiting = {command.run for command in store.open_commands()}
+    for run in store.runs():
+        driver = run.info.get("driver")
+        driven = driver and process_is_there(driver["pid"], driver["since"]) and driver["pid"] != os.getpid()
+        if run.status in ALIVE_STATUSES and run.id not in waiting and not driven:
+            store.set_status(run.id, "interrupted", error=_interrupted(store, run))
+
+
+def _interrupted(store: Store, run: Run) -> str:
+    what = f"The engine stopped unexpectedly at step {run.step}"
+    checkpoints = RunFolder(store, run.id).checkpoints()
+    if checkpoints:
+        return f"{what}; the last checkpoint is step {checkpoints[-1][0]}. Resume goes on from there."
+    return f"{what}, before the first checkpoint. Resume starts again from the beginning."
+
+
+def sentence_of(error: BaseException) -> str:
+    """What a person should read of an exception."""
+    if type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError):
+        return ("The memory was not enough. Use a smaller model, fewer completions per step, fewer max tokens, or fewer tokens per "
+                "micro-batch.")
+    return str(error).strip() or type(error).__name__
+
+
+class _LastSeen:
+    """How long a heartbeat has stood still, on this process's own clock, so that a machine that slept is not mistaken."""
+
+    def __init__(self):
+        self._beat, self._since = None, time.monotonic()
+
+    def seconds_since_change(self, process: Any) -> float:
+        beat = process and process.heartbeat
+        if beat != self._beat:
+            self._beat, self._since = beat, time.monotonic()
+        return time.monotonic() - self._since
+
+
+def _beat(store: Store, engine: Engine, stop: threading.Event) -> None:
+    while not stop.wait(BEAT_SECONDS):
+        try:
+            store.beat("engine", engine.info())
+        except Exception:  # a full disk, a locked file: the next beat tries again, and the page sees a stale one
+            traceback.print_exc()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m lab.engine", description="The engine of GRPO Lab: the page starts it by itself.")
+    parser.add_argument("--runs", type=Path, required=True, help="the runs folder")
+    parser.add_argument("--idle-exit", type=float, default=IDLE_EXIT_SECONDS,
+                        help="seconds without work and without a web process after which the engine ends")
+    options = parser.parse_args(arguments)
+    options.runs.mkdir(parents=True, exist_ok=True)
+    lock = filelock.FileLock(options.runs / "engine.lock")
+    try:
+        lock.acquire(timeout=LOCK_SECONDS)
+    except filelock.Timeout:
+        print(f"Another engine already works on {options.runs}.", file=sys.stderr)
+        return 1
+    store = open_store(options.runs)
+    store.register("engine", {"phase": "starting"})
+    engine = Engine(store, idle_exit=options.idle_exit)
+    for name in ("SIGTERM", "SIGINT"):
+        signal.signal(getattr(signal, name), lambda *_: setattr(engine, "stopping", True))
+    stop = threading.Event()
+    threading.Thread(target=_beat, args=(store, engine, stop), name="heartbeat", daemon=True).start()
+    try:
+        engine.serve()
+    except BaseException as error:
+        store.report_crash("engine", sentence_of(error), traceback.format_exc())
+        raise
+    finally:
+        stop.set()
+    store.beat("engine", {"phase": "off"})
+    store.close()
+    lock.release()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,261 @@
+"""The two kinds of work the engine does, each advanced by one event at a time: a run that trains, a group to sample.
+
+Here events of a trainer become rows of the store. A piece of work that breaks stores why and ends; it never takes the
+engine with it. Leaves out: whose turn it is, and commands (`lab.engine`).
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Generator, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lab.config import RunConfig
+from lab.engine import CommandError, sentence_of
+from lab.records import AwaitingScores, Group, GroupSampled, ScoringFailed, StepRecord, TokensSampled
+from lab.run_folder import RunFolder, driver_info
+from lab.sampling import sample_group
+from lab.store import Command, Run, Store
+from lab.trainer import Trainer
+
+if TYPE_CHECKING:
+    from lab.engine import Engine
+    from lab.policy import Policy
+
+
+def start_run(engine: Engine, run: Run, *, resume: bool) -> RunWork:
+    """Loads what the run needs. A resume goes on from its last checkpoint as a new attempt, or from the beginning.
+
+    Raises ModelError, ConfigError, TaskError or RewardNotFound for a run that cannot start.
+    """
+    store, folder = engine.store, RunFolder(engine.store, run.id)
+    checkpoint = folder.checkpoints()[-1][1] if resume and folder.checkpoints() else None
+    config = RunConfig.from_dict(run.config)
+    engine.models.use_threads(config.num_threads)
+    policy = engine.models.get(config)
+    if checkpoint:
+        trainer = Trainer.load(checkpoint, policy=policy, adapter=run.id)
+    else:
+        trainer = Trainer(config, policy=policy, adapter=run.id)
+    if resume:
+        _begin_attempt(store, folder, run, trainer.step)
+    store.set_info(run.id, {**run.info, **driver_info(), **policy.info})
+    changes = [(e.step, e.data) for e in store.events(run.id) if e.kind == "change" and e.attempt == store.run(run.id).attempt]
+    return RunWork(engine, run.id, trainer, folder, changes)
+
+
+def _begin_attempt(store: Store, folder: RunFolder, run: Run, from_step: int) -> None:
+    """Changes made after the checkpoint are made again at their steps, so that the steps done again are the same ones."""
+    again = [e for e in store.events(run.id) if e.kind == "change" and e.attempt == run.attempt and e.step > from_step]
+    attempt = store.begin_attempt(run.id, from_step)
+    folder.drop_files_after(from_step)
+    store.add_event(run.id, from_step, "resumed", {"attempt": attempt, "reached_before": run.step})
+    for event in again:
+        store.add_event(run.id, event.step, "change", event.data)
+
+
+class RunWork:
+    """A run in the engine. `playing` says that it wants turns; `ended`, that it is out of the engine."""
+
+    def __init__(self, engine: Engine, run: str, trainer: Trainer, folder: RunFolder, changes: list[tuple[int, dict[str, Any]]]):
+        self.run, self.trainer = run, trainer
+        self.playing, self.ended = False, False
+        self._engine, self._store, self._folder = engine, engine.store, folder
+        self._owner, self._attempt = self._store.run(run).owner, self._store.run(run).attempt
+        self._again = sorted(changes, key=lambda change: change[0])  # (first step, settings) still to be made again
+        self._steps_left: int | None = None
+        self._live: LiveTexts | None = None
+        self._saved_at: int | None = None
+        self._scoring_failed = False
+        self._repeat_changes()
+
+    def play(self, steps: int | None = None) -> None:
+        """Goes on: to the end, or for a number of steps and then pauses."""
+        self.playing, self._steps_left = True, steps
+        self._store.set_status(self.run, "training")
+
+    def pause(self, why: str | None = None) -> None:
+        self.playing = False
+        self._store.set_status(self.run, "paused", error=why)
+
+    def change(self, settings: dict[str, Any]) -> int:
+        """Live settings, from the step that is returned; stored, so that a resume makes them again. Raises ConfigError."""
+        settings = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+        first = self.trainer.change(**settings)
+        if self._scoring_failed:  # then they apply at once, to the completions that wait for their scores
+            first = self.trainer.step + 1
+        self._store.add_event(self.run, first, "change", settings, attempt=self._attempt)
+        return first
+
+    def advance(self) -> None:
+        """Takes one event from the trainer. A failure is stored and ends the run, nothing else."""
+        try:
+            self._engine.models.use_threads(self.trainer.config.num_threads)
+            event = next(self.trainer.events(), None)
+            self._take(event)
+        except Exception as error:
+            self._fail(error)
+
+    def end(self, status: str, why: str | None = None) -> None:
+        """Saves and leaves the engine."""
+        self._checkpoint()
+        self._leave(status, why)
+
+    def _take(self, event: Any) -> None:
+        match event:
+            case None:
+                self.end("finished")
+            case TokensSampled():
+                self._live = self._live or self._begin_live(event)
+                self._live.write(event.partial)
+            case StepRecord():
+                self._keep(event)
+            case ScoringFailed():
+                self._scoring_failed = True
+                self._store.add_event(self.run, event.step, "scoring_failed", {"error": str(event.error)}, attempt=self._attempt)
+                self.pause(str(event.error))
+            case AwaitingScores():
+                self.pause("Waiting for scores given by hand.")
+
+    def _begin_live(self, event: TokensSampled) -> LiveTexts:
+        rollout = self._store.begin_rollout(owner=self._owner, kind="train", prompts=event.prompts, run=self.run, attempt=self._attempt,
+                                            step=event.step, adapter=self.run, adapter_step=event.step - 1)
+        return LiveTexts(self._store, rollout)
+
+    def _keep(self, step: StepRecord) -> None:
+        rollout = self._live.rollout if self._live else None
+        config = self.trainer.config
+        self._store.write_step(self.run, step, attempt=self._attempt, rollout=rollout, seconds=step.metrics.get("step_time"),
+                               tokens=config.store_tokens)
+        self._live, self._scoring_failed = None, False
+        self._repeat_changes()
+        if self.trainer.step % config.save_steps == 0:
+            self._checkpoint()
+        if self.trainer.step >= config.max_steps:
+            self.end("finished")
+        elif self._steps_left is not None:
+            self._steps_left -= 1
+            if self._steps_left == 0:
+                self.pause()
+
+    def _repeat_changes(self) -> None:
+        while self._again and self._again[0][0] <= self.trainer.step + 1:
+            self.trainer.change(**{name: tuple(v) if isinstance(v, list) else v for name, v in self._again.pop(0)[1].items()})
+
+    def _checkpoint(self) -> None:
+        if self._saved_at != self.trainer.step:
+            self._folder.checkpoint(self.trainer)
+            self._saved_at = self.trainer.step
+            self._store.add_event(self.run, self.trainer.step, "checkpoint", attempt=self._attempt)
+
+    def _fail(self, error: Exception) -> None:
+        traceback.print_exc()
+        self._leave("failed", sentence_of(error), traceback.format_exc())
+
+    def _leave(self, status: str, why: str | None = None, trace: str | None = None) -> None:
+        self.playing, self.ended = False, True
+        if self._live:
+            self._store.finish_rollout(self._live.rollout, [], status="cancelled")
+        self._store.set_status(self.run, status, error=why, traceback=trace)
+        self.trainer.close()
+
+
+class SampleWork:
+    """A group (or several) to be sampled and scored, without learning from it."""
+
+    def __init__(self, engine: Engine, command: Command):
+        self.command, self.ended = command, False
+        self._engine, self._store, self._rollout = engine, engine.store, command.result["rollout"]
+        self._groups: list[Group] = []
+        self._events = self._run()
+
+    def advance(self) -> None:
+        try:
+            event = next(self._events, None)
+            if event is None:
+                self._finish("done")
+        except Exception as error:
+            if not isinstance(error, CommandError):
+                traceback.print_exc()
+            self._finish("failed", sentence_of(error))
+
+    def cancel(self) -> None:
+        self._events.close()
+        self._groups = []
+        self._finish("cancelled")
+
+    def _run(self) -> Generator[Any, None, None]:
+        args = self.command.args
+        rows = _rows(args)
+        config, adapter_run = self._config(args)
+        self._engine.models.use_threads(config.num_threads)
+        policy = self._engine.models.get(config)
+        adapter, step = self._adapter(policy, config, adapter_run)
+        self._store.start_rollout(self._rollout, prompts=[str(row["prompt"]) for row in rows], adapter_step=step, settings=config.to_dict())
+        live = LiveTexts(self._store, self._rollout)
+        for event in sample_group(policy, config, rows, adapter):
+            if isinstance(event, TokensSampled):
+                live.write(event.partial)
+            if isinstance(event, GroupSampled):  # kept from here on: a reward that breaks must not lose the texts
+                self._groups.append(event.group)
+            yield event
+
+    def _config(self, args: dict[str, Any]) -> tuple[RunConfig, Run | None]:
+        """The settings asked for; under a run's adapter, those of the run with the asked ones on top, on the run's model."""
+        asked = dict(args.get("config") or {})
+        if args.get("adapter", "base") in ("base", None):
+            return RunConfig.from_dict(asked), None
+        run = self._store.run(args["adapter"])
+        if run is None:
+            raise CommandError(f"There is no run {args['adapter']!r} whose adapter could be used.")
+        fixed = {name: run.config[name] for name in ("model", "dtype", "load_in_4bit", "device") if name in run.config}
+        return RunConfig.from_dict({**run.config, **asked, **fixed}), run
+
+    def _adapter(self, policy: Policy, config: RunConfig, run: Run | None) -> tuple[str | None, int | None]:
+        """The adapter's name on the policy and its step: that of a run in the engine as it is now, or its last checkpoint."""
+        if run is None:
+            return None, None
+        if run.id in self._engine.runs:
+            return run.id, self._engine.runs[run.id].trainer.step
+        checkpoints = RunFolder(self._store, run.id).checkpoints()
+        if not checkpoints:
+            raise CommandError(f"Run {run.name!r} has no checkpoint yet, so there is no adapter to sample with.")
+        step, path = checkpoints[-1]
+        return _saved_adapter(policy, config, path, f"saved-{run.id}-{run.attempt}-{step}"), step
+
+    def _finish(self, status: str, error: str | None = None) -> None:
+        self.ended = True
+        self._store.finish_rollout(self._rollout, self._groups, status=status, error=error)
+        self._store.finish_command(self.command.id, status, error=error)
+
+
+class LiveTexts:
+    """Partial texts of one rollout, written as often as the sampler tells them, but only those that changed."""
+
+    def __init__(self, store: Store, rollout: int):
+        self.rollout, self._store = rollout, store
+        self._seen: dict[tuple[int, int], tuple[int, bool]] = {}
+
+    def write(self, partial: Iterable[tuple[int, int, str, int, bool]]) -> None:
+        news = [p for p in partial if self._seen.get(p[:2]) != (p[3], p[4])]
+        if news:
+            self._seen |= {p[:2]: (p[3], p[4]) for p in news}
+            self._store.write_live(self.rollout, news)
+
+
+def _rows(args: dict[str, Any]) -> list[dict[str, Any]]:
+    """Task rows to answer: `rows` as they are, or typed `prompts`."""
+    rows = args.get("rows") or [{"prompt": prompt} for prompt in args.get("prompts") or []]
+    if not rows or not all(isinstance(row, dict) and row.get("prompt") for row in rows):
+        raise CommandError("There is no prompt. Type one, or choose a task's example.")
+    return rows
+
+
+def _saved_adapter(policy: Policy, config: RunConfig, folder: Path, name: str) -> str:
+    """The checkpoint's adapter on the policy; the one loaded for an earlier sample goes."""
+    if name not in policy.adapters:
+        for old in [n for n in policy.adapters.names() if n.startswith("saved-")]:
+            policy.remove_adapter(old)
+        policy.add_adapter(name, r=config.lora_r, alpha=config.lora_alpha, seed=config.seed, path=str(folder))
+    return name

@@ -1,0 +1,79 @@
+"""Records as pandas DataFrames, with TRL's column names, so that code written for TRL's files reads ours.
+
+Also the two smoothings the lab uses everywhere, and what is derived from stored token arrays (ratio, KL, clipped).
+Leaves out: reading the store (`lab.record.open_run`), drawing (`lab.charts`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from lab.records import Completion, StepRecord
+from lab.store import Steps
+
+REWARD_WINDOW = 4  # the reward that is announced is the mean over this many steps
+KL_WINDOW = 5  # k3 is heavy-tailed: its curve is a median
+MAX_LOG_RATIO = 20.0  # as in lab.grpo
+
+
+def metrics_frame(steps: Steps) -> pd.DataFrame:
+    """One row per step: `step`, then a column per metric; NaN where a step does not have it."""
+    return pd.DataFrame(steps.rows, columns=["step", *steps.columns]).astype({"step": int})
+
+
+def completions_frame(records: Iterable[StepRecord]) -> pd.DataFrame:
+    """One row per completion, in TRL's columns: step, prompt, completion, one per reward function, extras, advantage.
+
+    TRL's `completions_{step:05d}.parquet` has these; a reward that was not applicable is NaN.
+    """
+    rows = [{"step": record.step, "prompt": group.prompt, "completion": c.text, **c.rewards, **c.extra, "advantage": c.advantage}
+            for record in records for group in record.groups for c in group.completions]
+    frame = pd.DataFrame(rows)
+    if frame.empty:
+        return pd.DataFrame(columns=["step", "prompt", "completion", "advantage"])
+    middle = [name for name in frame.columns if name != "advantage"]
+    rewards = list(dict.fromkeys(name for record in records for g in record.groups for c in g.completions for name in c.rewards))
+    return frame[[*middle, "advantage"]].astype(dict.fromkeys([*rewards, "advantage"], float))
+
+
+def log_history(steps: Steps) -> list[dict[str, float]]:
+    """What TRL writes as `log_history` in trainer_state.json: a dict per step, without the metrics it lacks."""
+    return [{**{name: value for name, value in zip(steps.columns, row[1:], strict=True) if value is not None}, "step": row[0]}
+            for row in steps.rows]
+
+
+def running_mean(values: Sequence[float], window: int = REWARD_WINDOW) -> np.ndarray:
+    """Mean of each value and the `window` − 1 before it (fewer at the start), NaN left out.
+
+    It looks back only, so a point that was drawn never moves when the next step arrives.
+    """
+    return pd.Series(values, dtype=float).rolling(window, min_periods=1).mean().to_numpy()
+
+
+def running_median(values: Sequence[float], window: int = KL_WINDOW) -> np.ndarray:
+    """Median of each value and the `window` − 1 before it: one huge KL estimate does not bend the curve."""
+    return pd.Series(values, dtype=float).rolling(window, min_periods=1).median().to_numpy()
+
+
+def token_values(completion: Completion, config: dict[str, Any]) -> dict[str, np.ndarray]:
+    """The stored token arrays of a completion and what follows from them: `ratio`, `kl` (k3), `clipped`, each (T,).
+
+    ratio = exp(logps − old_logps); kl = e^d − d − 1 with d = ref_logps − logps (DeepSeekMath eq. 4); clipped is 1 where
+    the clip stopped the gradient: ratio > 1 + ε_high for a positive advantage, < 1 − ε for a negative one. What cannot be
+    derived, because an array was not stored, is left out.
+    """
+    values = dict(completion.arrays)
+    if {"logps", "old_logps"} <= values.keys():
+        ratio = np.exp(np.clip(values["logps"] - values["old_logps"], -MAX_LOG_RATIO, MAX_LOG_RATIO))
+        low, high = config["epsilon"], config["epsilon"] if config.get("epsilon_high") is None else config["epsilon_high"]
+        advantage = completion.advantage or 0.0
+        stopped = (ratio > 1 + high) if advantage > 0 else (ratio < 1 - low) if advantage < 0 else np.zeros_like(ratio)
+        values |= {"ratio": ratio, "clipped": stopped.astype("f4")}
+    if {"logps", "ref_logps"} <= values.keys():
+        d = np.clip(values["ref_logps"] - values["logps"], -MAX_LOG_RATIO, MAX_LOG_RATIO)
+        values["kl"] = np.expm1(d) - d
+    return values

@@ -1,0 +1,154 @@
+"""Recording a trainer from Python, and reading runs back: the store without the page.
+
+    record(trainer, "my-run")                       # trains to the end, every step into ./runs
+    for step in recording(trainer, "my-run"): ...   # the same, step by step
+    open_run("my-run").metrics                      # a DataFrame with TRL's metric names
+
+Leaves out: the engine (runs started from the page), figures (`lab.charts`).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import traceback
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lab.records import StepRecord
+from lab.run_folder import RunFolder, driver_info
+from lab.store import Run, Store, open_store
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from lab.trainer import Trainer
+
+SECONDS_BETWEEN_DRAWINGS = 0.5
+
+
+def default_runs_dir() -> Path:
+    """$GRPO_LAB_RUNS, or the folder `runs` in the current one: what `grpo-lab` opens from here."""
+    return Path(os.environ.get("GRPO_LAB_RUNS") or "runs")
+
+
+def record(trainer: Trainer, name: str, runs_dir: str | os.PathLike | None = None) -> OpenRun:
+    """Trains to the end and writes every step to the store of `runs_dir` (default: `default_runs_dir()`)."""
+    for _ in recording(trainer, name, runs_dir):
+        pass
+    return open_run(name, runs_dir)
+
+
+def recording(trainer: Trainer, name: str, runs_dir: str | os.PathLike | None = None) -> Iterator[StepRecord]:
+    """Yields the trainer's steps, each already in the store.
+
+    Checkpoints are written as the config says, and one when the loop ends: at the last step (the run is "finished"), or
+    when the caller leaves the loop or interrupts it ("stopped"; it can be resumed from the page). An exception from the
+    trainer is stored with its traceback ("failed") and goes on to the caller.
+    """
+    store = open_store(runs_dir or default_runs_dir())
+    run = store.create_run(trainer.config.to_dict(), name=name, status="training", info=driver_info())
+    folder, saved = RunFolder(store, run), None
+    try:
+        for step in trainer:
+            store.write_step(run, step, seconds=step.metrics.get("step_time"), tokens=trainer.config.store_tokens)
+            if trainer.step % trainer.config.save_steps == 0:
+                folder.checkpoint(trainer)
+                saved = trainer.step
+            yield step
+        status = "finished"
+    except (GeneratorExit, KeyboardInterrupt):
+        status = "stopped"
+        raise
+    except Exception as error:
+        status = "failed"
+        store.set_status(run, status, error=str(error) or type(error).__name__, traceback=traceback.format_exc())
+        raise
+    finally:
+        if status != "failed":
+            if saved != trainer.step:
+                folder.checkpoint(trainer)
+            store.set_status(run, status)
+        store.close()
+
+
+def open_run(name: str, runs_dir: str | os.PathLike | None = None) -> OpenRun:
+    """The newest run of this name (or the run with this id). KeyError lists the names there are."""
+    store = open_store(runs_dir or default_runs_dir())
+    found = store.runs(name=name) or store.runs(run=name)
+    if not found:
+        known = ", ".join(dict.fromkeys(run.name for run in store.runs())) or "none yet"
+        raise KeyError(f"There is no run {name!r} in {store.path.parent}. Runs there: {known}.")
+    return OpenRun(store, found[0])
+
+
+class OpenRun:
+    """A stored run. Frames are read once; open the run again to see later steps."""
+
+    def __init__(self, store: Store, run: Run):
+        self.store, self.run = store, run
+        self.id, self.name, self.status, self.config = run.id, run.name, run.status, run.config
+
+    def __repr__(self) -> str:
+        return f"<run {self.name!r} ({self.id}): {self.status}, step {self.run.step}>"
+
+    @property
+    def folder(self) -> Path:
+        return RunFolder(self.store, self.id).path
+
+    @cached_property
+    def metrics(self) -> pd.DataFrame:
+        """One row per step, TRL's metric names as columns."""
+        from lab.frames import metrics_frame
+
+        return metrics_frame(self.store.steps_after(self.id, limit=None))
+
+    @cached_property
+    def completions(self) -> pd.DataFrame:
+        """One row per completion, TRL's columns: step, prompt, completion, one per reward function, advantage."""
+        from lab.frames import completions_frame
+
+        return completions_frame(list(self.steps()))
+
+    def steps(self, *, arrays: bool = False) -> Iterator[StepRecord]:
+        """Every step of the newest line, as the trainer gave it; `arrays` adds the token arrays."""
+        for row in self.store.steps_after(self.id, limit=None).rows:
+            yield self.step(int(row[0]), arrays=arrays)
+
+    def step(self, step: int, *, arrays: bool = True) -> StepRecord:
+        found = self.store.step(self.id, step, arrays=arrays)
+        if found is None:
+            raise KeyError(f"Run {self.name!r} has no step {step}; its newest is {self.run.step}.")
+        return found
+
+
+def watch(steps: Iterable[StepRecord], metrics: tuple[str, ...] = ("reward", "kl")) -> list[StepRecord]:
+    """Goes through `steps` (a trainer, or `recording(...)`) and keeps one live figure in the notebook's cell.
+
+    Returns the records. Only in a notebook: needs IPython.
+    """
+    from IPython.display import display
+
+    seen, handle, drawn = [], None, 0.0
+    for step in steps:
+        seen.append(step)
+        if time.monotonic() - drawn > SECONDS_BETWEEN_DRAWINGS:
+            drawn = time.monotonic()
+            handle = _draw(display, handle, seen, metrics)
+    _draw(display, handle, seen, metrics)
+    return seen
+
+
+def _draw(display: Any, handle: Any, steps: list[StepRecord], metrics: tuple[str, ...]) -> Any:
+    from plotly.subplots import make_subplots
+
+    figure = make_subplots(rows=1, cols=len(metrics), subplot_titles=metrics)
+    for column, metric in enumerate(metrics, start=1):
+        figure.add_scatter(x=[s.step for s in steps], y=[s.metrics.get(metric) for s in steps], name=metric, row=1, col=column)
+    figure.update_layout(height=280, showlegend=False, margin=dict(l=40, r=20, t=40, b=30))
+    if handle is None:
+        return display(figure, display_id=True)
+    handle.update(figure)
+    return handle
