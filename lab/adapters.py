@@ -10,8 +10,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 from collections.abc import Iterator
 from pathlib import Path
+
+# peft imports bitsandbytes, which warns that an optional CPU kernel is missing; the built-in one does the work.
+logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
 
 import peft
 import torch
@@ -67,6 +71,7 @@ class Adapters:
 
     def remove(self, name: str) -> None:
         for layer in self._layers:
+            layer.set_adapter([])
             layer.delete_adapter(name)
         del self._configs[name]
         self._active = None
@@ -131,6 +136,7 @@ class Adapters:
         with torch.random.fork_rng(devices=[]):  # PEFT draws A from the global generator
             torch.manual_seed(seed)
             peft.inject_adapter_in_model(config, self._model, adapter_name=name)
+        del self._model.peft_config  # the configs are kept here; PEFT would take the attribute for a mistake next time
         self._layers = [m for m in self._model.modules() if isinstance(m, BaseTunerLayer)]
         self._configs[name] = config
         self._active = None

@@ -10,6 +10,7 @@ Leaves out sampling (`rollout`), the loss (`grpo`), loading (`models.loading`) a
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from typing import Any
 
@@ -43,6 +44,7 @@ class Policy:
         self.vocab_size: int = base.model.get_output_embeddings().weight.shape[0]
         self.max_positions: int = getattr(config, "max_position_embeddings", None) or 2**31
         self._body = getattr(base.model, base.model.base_model_prefix)
+        self._cache_argument = _cache_argument(self._body)
         self._adjust = logit_rule(config)
         self._check_head()
 
@@ -106,8 +108,8 @@ class Policy:
 
     def hidden_states(self, ids: Tensor, mask: Tensor, positions: Tensor, cache: Any) -> Tensor:
         """One decoding forward (N, t) → (N, t, D) that reads and grows `cache`. Call it inside `adapters.active`."""
-        return self._body(input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache,
-                          use_cache=True).last_hidden_state
+        return self._body(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=True,
+                          **{self._cache_argument: cache}).last_hidden_state
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(…, D) → (…, V)."""
@@ -140,6 +142,11 @@ class Policy:
         if not torch.allclose(own.float(), theirs.float(), rtol=1e-2, atol=1e-2):
             raise ModelError(f"{self.name} makes its logits in a way that is not known here "
                              f"({type(self.model).__name__}), so its log-probabilities would be wrong.")
+
+
+def _cache_argument(body: torch.nn.Module) -> str:
+    """transformers renames `past_key_values` to `cache`, one architecture after the other."""
+    return "cache" if "cache" in inspect.signature(body.forward).parameters else "past_key_values"
 
 
 def _eos_ids(base: Base) -> list[int]:

@@ -5,7 +5,7 @@ that have ended leave the batch. Randomness comes from the caller's generator an
 
     K prompts · G completions of each · N = K · G rows · P prompt tokens, left-padded · T completion tokens, right-padded
 
-Leaves out text, rewards and records (`sampling`).
+Leaves out the draw itself (`draw`) and text, rewards and records (`sampling`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 from transformers import DynamicCache
+
+from .draw import DrawSettings, draw
 
 if TYPE_CHECKING:
     from .config import RunConfig
@@ -43,6 +45,10 @@ class SamplingSettings:
     def of(cls, config: RunConfig, **changes) -> SamplingSettings:
         names = ("num_generations", "max_completion_length", "temperature", "top_p", "top_k", "min_p")
         return cls(**{name: getattr(config, name) for name in names} | changes)
+
+    @property
+    def draw(self) -> DrawSettings:
+        return DrawSettings(temperature=self.temperature, greedy=self.greedy, top_k=self.top_k, top_p=self.top_p, min_p=self.min_p)
 
 
 @dataclass
@@ -153,8 +159,9 @@ class _Decoding:
     def advance(self) -> None:
         """One more token for every row that has not ended."""
         logits = self._prefill() if self.cache is None else self._decode()
-        noise = torch.rand(len(self.progress.ended), generator=self.generator).to(self.policy.device)
-        tokens, logps = choose(logits.float(), noise[self.rows], self.settings)
+        # One number for every row, ended or not: what a row draws does not depend on when others end.
+        uniforms = torch.rand(len(self.progress.ended), generator=self.generator).to(self.policy.device)
+        tokens, logps = draw(logits, self.settings.draw, uniforms[self.rows])
         self._keep(tokens, logps)
 
     def _prefill(self) -> Tensor:
@@ -203,57 +210,6 @@ class _Decoding:
             finished=torch.tensor(self.progress.ended, device=self.policy.device), sampling_logps=logps,
             group_ids=self.group_ids, temperature=self.settings.temperature,
         )
-
-
-def choose(logits: Tensor, noise: Tensor, settings: SamplingSettings) -> tuple[Tensor, Tensor]:
-    """Next tokens (N,) and their log-probabilities under softmax(logits / temperature), before any cut-off.
-
-    `logits` is (N, V) float32, `noise` (N,) uniform in [0, 1).
-    """
-    log_probs = torch.log_softmax(logits / settings.temperature, dim=-1)
-    if settings.greedy:
-        tokens = logits.argmax(-1)
-    else:
-        tokens = draw(_cut_off(log_probs.exp(), settings), noise)
-    return tokens, log_probs.gather(-1, tokens[:, None]).squeeze(1)
-
-
-def draw(weights: Tensor, noise: Tensor) -> Tensor:
-    """Index i of each row of `weights` (N, V) with probability weightsᵢ / Σ weights, from uniform `noise` (N,).
-
-    Inverse cumulative distribution on two levels, blocks first: far cheaper than `torch.multinomial` on CPU for large
-    V, and short sums lose less to rounding.
-    """
-    count, vocabulary = weights.shape
-    block = max(1, int(vocabulary**0.5))
-    padded = torch.nn.functional.pad(weights, (0, -vocabulary % block)).view(count, -1, block)
-    sums = padded.sum(-1).cumsum(-1)
-    target = noise * sums[:, -1]
-    chosen_block = _first_above(sums, target)
-    before = torch.where(chosen_block > 0, sums.gather(1, (chosen_block - 1).clamp(min=0)[:, None]).squeeze(1), 0.0)
-    inside = padded[torch.arange(count, device=weights.device), chosen_block].cumsum(-1)
-    return chosen_block * block + _first_above(inside, target - before)
-
-
-def _first_above(cumulative: Tensor, target: Tensor) -> Tensor:
-    """First index whose cumulative weight exceeds the target: always one with a weight of its own above 0."""
-    below_total = torch.nextafter(cumulative[:, -1], cumulative.new_zeros(()))
-    return torch.searchsorted(cumulative, torch.minimum(target, below_total).clamp(min=0)[:, None], right=True).squeeze(1)
-
-
-def _cut_off(probs: Tensor, settings: SamplingSettings) -> Tensor:
-    """0 for tokens outside top-k, top-p and min-p; the likeliest token always stays."""
-    if settings.top_k and settings.top_k < probs.shape[-1]:
-        smallest = probs.topk(settings.top_k, dim=-1).values[:, -1:]
-        probs = probs.where(probs >= smallest, 0.0)
-    if settings.top_p < 1:
-        ordered, order = probs.sort(dim=-1, descending=True)
-        ordered = ordered / ordered.sum(-1, keepdim=True)
-        outside = ordered.cumsum(-1) - ordered >= settings.top_p  # the token that crosses top_p is the last inside
-        probs = probs.where(~outside.gather(-1, order.argsort(-1)), 0.0)
-    if settings.min_p:
-        probs = probs.where(probs >= settings.min_p * probs.max(-1, keepdim=True).values, 0.0)
-    return probs
 
 
 def pad_left(sequences: list[list[int]], pad_id: int, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -84,7 +84,7 @@ class Trainer:
         self.num_tokens = 0
         self.batch: Batch | None = None
         self.changes: list[tuple[int, dict[str, Any]]] = []  # (first step they apply to, settings)
-        self._pending: dict[str, Any] = {}
+        self.pending: dict[str, Any] = {}  # live changes that wait for the next step
         self._within_step = False
         self._stream: Generator[Event, None, None] | None = None
 
@@ -113,11 +113,11 @@ class Trainer:
         unknown = sorted(set(live) - set(LIVE_SETTINGS))
         if unknown:
             raise ConfigError(f"{', '.join(unknown)} cannot be changed during a run. What can: {', '.join(LIVE_SETTINGS)}.")
-        changed = self._pending | live
+        changed = self.pending | live
         if "rewards" in live:
             resolve(live["rewards"])
         self.config.replace(**changed)  # refuses what cannot work, now and not at the next step
-        self._pending = changed
+        self.pending = changed
         return self.step + (2 if self._within_step else 1)
 
     def save(self, folder: str | Path) -> Path:
@@ -281,13 +281,13 @@ class Trainer:
     # -- settings
 
     def _apply_changes(self) -> None:
-        if not self._pending:
+        if not self.pending:
             return
-        self.changes.append((self.step + 1, self._pending))
-        self.config = self.config.replace(**self._pending)
-        if "rewards" in self._pending:
+        self.changes.append((self.step + 1, self.pending))
+        self.config = self.config.replace(**self.pending)
+        if "rewards" in self.pending:
             self.rewards = resolve(self.config.rewards)
-        self._pending = {}
+        self.pending = {}
 
     def _learning_rate(self) -> float:
         return self.config.learning_rate * schedule(self.step, self.config)

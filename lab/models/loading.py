@@ -6,7 +6,8 @@ trained and never modified; embeddings and head keep the dtype they are loaded i
 
 from __future__ import annotations
 
-import logging
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,8 +41,9 @@ def load_base(folder: Path, *, dtype: str = "auto", load_in_4bit: bool | None = 
     place = pick_device(device)
     four_bit = pick_4bit(load_in_4bit, place)
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-        model = _load_4bit(folder, dtype, place) if four_bit else _load_plain(folder, dtype, place)
+        with _without_progress_bar():
+            tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+            model = _load_4bit(folder, dtype, place) if four_bit else _load_plain(folder, dtype, place)
     except (OSError, RuntimeError, MemoryError, ValueError, ImportError) as error:
         raise ModelError(explain(error, folder)) from error
     model.requires_grad_(False)
@@ -78,14 +80,24 @@ def _no_4bit_because(device: torch.device) -> str | None:
     return None
 
 
+@contextlib.contextmanager
+def _without_progress_bar() -> Iterator[None]:
+    """Loading takes a moment, and the caller reports progress in its own way."""
+    shown = transformers.utils.logging.is_progress_bar_enabled()
+    transformers.utils.logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers.utils.logging.enable_progress_bar()
+
+
 def _load_plain(folder: Path, dtype: str, device: torch.device) -> transformers.PreTrainedModel:
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype="auto", **_ALWAYS)
     return model.to(dtype=_resolve_dtype(dtype, device, model.num_parameters()), device=device)
 
 
 def _load_4bit(folder: Path, dtype: str, device: torch.device) -> transformers.PreTrainedModel:
-    # bitsandbytes warns that an optional CPU kernel is missing; the built-in one does the work.
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     compute = _resolve_dtype(dtype, device, parameters=0)
     settings = transformers.BitsAndBytesConfig(
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=compute

@@ -1,0 +1,160 @@
+"""Checkpoints: what is saved is what goes on."""
+
+import errno
+import json
+
+import numpy as np
+import pytest
+from .conftest import letters
+
+from lab import checkpoint
+from lab.models.registry import ModelError
+from lab.records import ScoringFailed
+from lab.rewards import RewardError
+from lab.trainer import Trainer, TrainingError
+
+
+def numbers(records):
+    """Everything a step reports that is not a time."""
+    return [{k: v for k, v in record.metrics.items() if k != "step_time"} for record in records]
+
+
+def arrays(record):
+    return [np.concatenate([c.arrays[name] for g in record.groups for c in g.completions]) for name in
+            ("sampling_logps", "logps", "old_logps", "ref_logps", "entropy")]
+
+
+def resumed(make_trainer, folder, policy, **changes):
+    trainer = Trainer.load(folder, policy=policy, adapter=f"resumed{id(changes)}", **changes)
+    make_trainer.adopt(trainer)
+    return trainer
+
+
+@pytest.mark.parametrize("settings", [
+    {},
+    dict(num_iterations=2),  # 3 steps end in the middle of a rollout's use
+    dict(loss_type="dapo", beta=0.0, lr_scheduler_type="cosine", warmup_steps=2),
+], ids=["paper", "two updates per rollout", "dapo with a schedule"])
+def test_six_steps_equal_three_and_resume_three(make_trainer, policy, tmp_path, settings):
+    whole = make_trainer(**settings)
+    expected = list(whole)
+
+    first = make_trainer(**settings)
+    got = [next(first) for _ in range(3)]
+    first.save(tmp_path / "run")
+    second = resumed(make_trainer, tmp_path / "run", policy, rewards=(letters,))
+    got += list(second)
+
+    assert [record.step for record in got] == [1, 2, 3, 4, 5, 6]
+    assert numbers(got) == numbers(expected)
+    assert all(np.array_equal(a, b) for a, b in zip(arrays(got[-1]), arrays(expected[-1]), strict=True))
+    assert policy.adapters.fingerprint(second.adapter) == policy.adapters.fingerprint(whole.adapter)
+
+
+def test_live_changes_survive_a_resume(make_trainer, policy, tmp_path):
+    def run(trainer):
+        records = [next(trainer) for _ in range(2)]
+        assert trainer.change(learning_rate=1e-3, beta=0.2, temperature=0.7) == 3
+        return records
+
+    whole = make_trainer()
+    expected = run(whole) + list(whole)
+    first = make_trainer()
+    got = run(first)  # saved while the change still waits for its step
+    first.save(tmp_path / "run")
+    second = resumed(make_trainer, tmp_path / "run", policy, rewards=(letters,))
+    got += list(second)
+    assert numbers(got) == numbers(expected)
+    assert second.changes == [(3, dict(learning_rate=1e-3, beta=0.2, temperature=0.7))]
+
+
+def test_save_in_the_middle_of_sampling_repeats_that_step(make_trainer, policy, tmp_path):
+    whole = make_trainer()
+    expected = list(whole)
+    first = make_trainer()
+    got = [next(first)]
+    next(first.events())  # partial texts of step 2
+    first.save(tmp_path / "run")
+    second = resumed(make_trainer, tmp_path / "run", policy, rewards=(letters,))
+    got += list(second)
+    assert numbers(got) == numbers(expected)
+
+
+def test_a_run_that_waits_for_a_mended_reward_can_be_saved(make_trainer, policy, tmp_path):
+    def broken(completions, **kwargs):
+        raise ZeroDivisionError("no")
+
+    first = make_trainer(rewards=(broken,))
+    with pytest.raises(RewardError):
+        next(first)
+    first.save(tmp_path / "run")
+    sampled = [c.token_ids for g in first.batch.groups for c in g.completions]
+    second = resumed(make_trainer, tmp_path / "run", policy, rewards=(letters,))
+    record = next(second)
+    assert [c.token_ids for g in record.groups for c in g.completions] == sampled
+    assert not any(isinstance(event, ScoringFailed) for event in second.events())
+
+
+def test_more_steps_and_changed_settings_on_load(make_trainer, policy, tmp_path):
+    first = make_trainer(max_steps=1)
+    list(first)
+    first.save(tmp_path / "run")
+    branch = resumed(make_trainer, tmp_path / "run", policy, rewards=(letters,), max_steps=2, beta=0.5)
+    assert [record.step for record in branch] == [2]
+    assert branch.config.beta == 0.5
+
+
+def test_continued_adapter_keeps_its_start_as_reference(make_trainer, policy, tmp_path):
+    first = make_trainer(max_steps=2)
+    list(first)
+    first.save(tmp_path / "a")
+
+    second = make_trainer(adapter=str(tmp_path / "a"), max_steps=4)
+    step = next(second)
+    assert step.metrics["kl"] == 0.0  # against the adapter's start, not against the base
+    expected = [next(second)]
+    assert expected[0].metrics["kl"] > 0
+    second.save(tmp_path / "b")
+    expected += list(second)
+
+    (tmp_path / "a").rename(tmp_path / "gone")
+    third = resumed(make_trainer, tmp_path / "b", policy, rewards=(letters,))
+    assert numbers(list(third)) == numbers(expected[1:])
+
+
+def test_checkpoints_are_written_every_save_steps(make_trainer, tmp_path):
+    trainer = make_trainer(max_steps=4, save_steps=2)
+    trainer.output_dir = tmp_path
+    list(trainer.events())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-2", "checkpoint-4"]
+
+
+def test_full_disk_leaves_the_earlier_checkpoint_unharmed(make_trainer, tmp_path, monkeypatch):
+    trainer = make_trainer()
+    next(trainer)
+    trainer.save(tmp_path / "run")
+    before = (tmp_path / "run" / "trainer.json").read_bytes()
+
+    def full(*args, **kwargs):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(TrainingError, match="disk is full"):
+        trainer.save(tmp_path / "run")
+    assert (tmp_path / "run" / "trainer.json").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_checkpoint_can_replace_an_older_one_and_holds_nothing_executable(make_trainer, tmp_path):
+    trainer = make_trainer()
+    for _ in range(2):
+        next(trainer)
+        trainer.save(tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "trainer.json").read_text())["step"] == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert {path.suffix for path in (tmp_path / "run").iterdir()} <= {".json", ".safetensors", ".md"}
+
+
+def test_not_a_checkpoint_is_said_in_a_sentence(policy, tmp_path):
+    with pytest.raises(ModelError, match="not a checkpoint"):
+        Trainer.load(tmp_path, policy=policy)
