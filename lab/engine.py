@@ -27,6 +27,7 @@ import filelock
 import psutil
 
 from lab.config import RunConfig
+from lab.errors import CommandError, sentence_of
 from lab.jobs import process_is_there
 from lab.run_folder import RunFolder
 from lab.store import ALIVE_STATUSES, Command, Run, Store, open_store
@@ -39,10 +40,6 @@ BEAT_SECONDS = 1.0
 IDLE_PAUSE = 0.02  # seconds between two looks for commands when nothing is to be done
 IDLE_EXIT_SECONDS = 60.0
 LOCK_SECONDS = 5.0
-
-
-class CommandError(ValueError):
-    """A command that cannot be carried out; the message goes to whoever sent it."""
 
 
 class Engine:
@@ -61,6 +58,7 @@ class Engine:
     def serve(self) -> None:
         """Works until told to stop, or until nothing is left to do and nobody looks."""
         recover(self.store)
+        self._warm_up()
         while not self.stopping:
             for command in self.store.take_commands():
                 self._obey(command)
@@ -78,6 +76,15 @@ class Engine:
                 "rss": psutil.Process().memory_info().rss, "memory_total": psutil.virtual_memory().total, **self.models.info()}
 
     # -- working
+
+    def _warm_up(self) -> None:
+        """The slow imports and the default model before anybody asks, so that a first sample starts at once."""
+        if self.store.open_commands():
+            return
+        try:
+            self.models.get(RunConfig())
+        except Exception:  # whoever asks for this model will be told why; another one may do
+            traceback.print_exc()
 
     def _work(self) -> bool:
         """One event of the work whose turn it is; False when there is none."""
@@ -202,6 +209,7 @@ class Models:
         self._engine = engine
         self._loaded: dict[tuple, Policy] = {}
         self._threads: int | None = None  # torch's own choice, once torch is there
+        self._info: dict[str, Any] = {}
 
     def get(self, config: RunConfig) -> Policy:
         """The policy of this config; loads it, and lets go of those that no live run uses. Raises ModelError."""
@@ -216,6 +224,7 @@ class Models:
                                                 progress=self._progress)
             finally:
                 self._engine.loading = None
+            self._info = {name: value for name, value in self._loaded[key].info.items() if name != "adapters"}
         return self._loaded[key]
 
     def use_threads(self, count: int) -> None:
@@ -227,8 +236,8 @@ class Models:
             torch.set_num_threads(count or self._threads)
 
     def info(self) -> dict[str, Any]:
-        newest = list(self._loaded.values())[-1:]
-        return newest[0].info if newest else {}
+        """The model loaded last."""
+        return self._info
 
     def _progress(self, share: float | None, text: str) -> None:
         self._engine.loading = {**(self._engine.loading or {}), "share": share, "text": text}
@@ -263,14 +272,6 @@ def _interrupted(store: Store, run: Run) -> str:
     if checkpoints:
         return f"{what}; the last checkpoint is step {checkpoints[-1][0]}. Resume goes on from there."
     return f"{what}, before the first checkpoint. Resume starts again from the beginning."
-
-
-def sentence_of(error: BaseException) -> str:
-    """What a person should read of an exception."""
-    if type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError):
-        return ("The memory was not enough. Use a smaller model, fewer completions per step, fewer max tokens, or fewer tokens per "
-                "micro-batch.")
-    return str(error).strip() or type(error).__name__
 
 
 class _LastSeen:

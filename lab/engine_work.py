@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lab.config import RunConfig
-from lab.engine import CommandError, sentence_of
+from lab.errors import CommandError, sentence_of
 from lab.records import AwaitingScores, Group, GroupSampled, ScoringFailed, StepRecord, TokensSampled
 from lab.run_folder import RunFolder, driver_info
 from lab.sampling import sample_group
@@ -40,7 +40,7 @@ def start_run(engine: Engine, run: Run, *, resume: bool) -> RunWork:
         trainer = Trainer(config, policy=policy, adapter=run.id)
     if resume:
         _begin_attempt(store, folder, run, trainer.step)
-    store.set_info(run.id, {**run.info, **driver_info(), **policy.info})
+    store.set_info(run.id, {**run.info, **driver_info(), **engine.models.info()})
     changes = [(e.step, e.data) for e in store.events(run.id) if e.kind == "change" and e.attempt == store.run(run.id).attempt]
     return RunWork(engine, run.id, trainer, folder, changes)
 
@@ -168,6 +168,7 @@ class SampleWork:
         self.command, self.ended = command, False
         self._engine, self._store, self._rollout = engine, engine.store, command.result["rollout"]
         self._groups: list[Group] = []
+        self._of_run: str | None = None  # the run in the engine whose adapter writes
         self._events = self._run()
 
     def advance(self) -> None:
@@ -175,10 +176,13 @@ class SampleWork:
             event = next(self._events, None)
             if event is None:
                 self._finish("done")
+        except CommandError as error:
+            self._finish("failed", str(error))
         except Exception as error:
-            if not isinstance(error, CommandError):
-                traceback.print_exc()
-            self._finish("failed", sentence_of(error))
+            run_ended = self._of_run and self._of_run not in self._engine.runs
+            why = "The run ended while this group was being written. Sample again." if run_ended else sentence_of(error)
+            traceback.print_exc()
+            self._finish("failed", why)
 
     def cancel(self) -> None:
         self._events.close()
@@ -217,6 +221,7 @@ class SampleWork:
         if run is None:
             return None, None
         if run.id in self._engine.runs:
+            self._of_run = run.id
             return run.id, self._engine.runs[run.id].trainer.step
         checkpoints = RunFolder(self._store, run.id).checkpoints()
         if not checkpoints:

@@ -56,32 +56,30 @@ class Engine:
 
     def start(self) -> None:
         """Starts an engine process. Where one already holds the folder, the new one ends at once."""
-        self._started, self._dead_since = time.monotonic(), None
+        self._started, self._dead_since = time.time(), None
         self._child = start_engine(self.runs_dir, *self._arguments)
 
     def status(self) -> EngineStatus:
         known = self.store.process("engine")
-        if self._child is not None and self._child.poll() is None and (known is None or known.pid != self._child.pid):
-            return EngineStatus("starting", "The engine is starting.", self._child.pid, None, {}, None, None)
+        if known and process_is_there(known.pid, known.started):
+            return _status(*_alive(time.time() - known.heartbeat), known)
+        if self._child and not (known and known.started >= self._started):  # it has not shown itself yet
+            if self._child.poll() is None:
+                return _status("starting", "The engine is starting.", None)
+            if self._child.returncode:
+                return _status("dead", f"The engine did not start. {self._last_words()}", None)
         if known is None:
-            fell = self._child is not None
-            sentence = f"The engine did not start. {self._last_words()}" if fell else "The engine was not started yet."
-            return EngineStatus("dead" if fell else "off", sentence, None, None, {}, None, None)
-        age = time.time() - known.heartbeat
-        if process_is_there(known.pid, known.started):
-            state, sentence = _alive(age)
-        elif known.info.get("phase") == "off" and known.error is None:
-            state, sentence = "off", "The engine ended because nothing was left to do."
-        else:
-            state, sentence = "dead", self._why(known)
-        return EngineStatus(state, sentence, known.pid, age, known.info, known.error, known.traceback)
+            return _status("off", "The engine was not started yet.", None)
+        if known.info.get("phase") == "off" and known.error is None:
+            return _status("off", "The engine ended because nothing was left to do.", known)
+        return _status("dead", self._why(known), known)
 
     def _revive(self) -> None:
         if self._dead_since is None:
-            self._dead_since = time.monotonic()
+            self._dead_since = time.time()
             lived = self._dead_since - self._started
             self._pause = FIRST_PAUSE if lived > HEALTHY_SECONDS else min(2 * self._pause, LONGEST_PAUSE)
-        elif time.monotonic() - self._dead_since > self._pause:
+        elif time.time() - self._dead_since > self._pause:
             self.start()
 
     def _why(self, known: Process) -> str:
@@ -93,6 +91,12 @@ class Engine:
         log = self.runs_dir / LOG_NAME
         lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() if log.exists() else []
         return f"Its last line in {LOG_NAME}: {lines[-1]}" if lines else f"It left nothing in {LOG_NAME}."
+
+
+def _status(state: str, sentence: str, known: Process | None) -> EngineStatus:
+    if known is None:
+        return EngineStatus(state, sentence, None, None, {}, None, None)
+    return EngineStatus(state, sentence, known.pid, time.time() - known.heartbeat, known.info, known.error, known.traceback)
 
 
 def start_engine(runs_dir: str | os.PathLike, *arguments: str) -> subprocess.Popen:
