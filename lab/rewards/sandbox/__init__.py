@@ -18,7 +18,8 @@ Everything but the lock works on any platform. Where the kernel gives no lock, t
 loops, memory, crashes), not against malice; `probe` says so, and `CodeHost` refuses to start unless told otherwise.
 """
 
-from .contract import CallResult, Limits, LoadedFile, RewardError, RewardFunction
+from .file_reward import SandboxedReward, file_reward
+from .results import CallResult, Limits, LoadedFile, RewardError, RewardFunction
 from .host import RewardHost
 from .probe import Probe, probe
 

@@ -5,7 +5,6 @@ request starts a fresh one and loads the same files again (about a tenth of a se
 a file may change the Python that the other files of the same worker run in.
 """
 
-import json
 import os
 import re
 import secrets
@@ -16,13 +15,14 @@ import time
 import weakref
 from pathlib import Path
 
-from .contract import CallResult, Limits, LoadedFile, RewardError, RewardFunction, checked_reply, is_finite_number
+from .results import CallResult, Limits, LoadedFile, RewardError, RewardFunction, checked_reply, is_finite_number
 from .process import Deadline, Died, Hung, Worker
-from .protocol import ProtocolError
+from .protocol import ProtocolError, encode_frame
 
 WORKER_SCRIPT = Path(__file__).with_name("worker.py")
 MAX_SOURCE_BYTES = 1 << 20
-NOT_FROM_COLUMNS = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
+NOT_FROM_COLUMNS = ("prompt", "prompts", "completion", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
+NOT_JSON = (TypeError, ValueError, RecursionError)
 
 
 class RewardHost:
@@ -53,7 +53,7 @@ class RewardHost:
         """
         filename = re.sub(r"[^\w.\- ]", "_", os.path.basename(filename)) or "my_reward.py"
         if len(source.encode("utf-8", "replace")) > MAX_SOURCE_BYTES:
-            raise RewardError("syntax", f"{filename} is larger than 1 MB; a reward function does not need that.")
+            raise RewardError("syntax", f"{filename} is larger than 1 MB; a reward function does not need that.", function=filename)
         with self._turn:
             if filename in self._files:
                 self._forget(filename)
@@ -67,23 +67,26 @@ class RewardHost:
         """{name: RewardFunction} of everything loaded; a name loaded twice means the later one."""
         return {name: function for name, (function, _) in self._functions.items()}
 
-    def call(self, function, *, prompts, completions, completion_ids=None, columns=None, trainer_state=None):
+    def call(self, function, *, prompts, completions, completion_ids=None, columns=None, trainer_state=None, wary=False):
         """Scores for all completions in one call, as the trainer would call it. RewardError if there are none to be had.
 
         columns: {name: one JSON value per completion}; a column that is not JSON is left out and named in the result.
         trainer_state: a dict of numbers, or an object whose numeric attributes are taken.
+        wary: completions that are message lists raise a TypeError about 'Messages' when they are used as text.
         """
         if function not in self._functions:
-            raise RewardError("signature", f"No reward function {function!r} is loaded; there is {', '.join(self._functions) or 'none'}.")
+            there = ", ".join(self._functions) or "none"
+            raise RewardError("signature", f"no such reward function is loaded; there is {there}.", function=function)
         description, filename = self._functions[function]
-        sent, skipped = sendable_columns(prompts, completions, completion_ids, columns or {})
-        _require_columns(description, sent, skipped)
-        request = {"do": "call", "id": secrets.token_hex(8), "function": function, "columns": sent,
-                   "trainer_state": plain_state(trainer_state)}
+        given = all_columns(prompts, completions, completion_ids, columns or {})
+        request = {"do": "call", "id": secrets.token_hex(8), "function": function, "columns": given,
+                   "trainer_state": plain_state(trainer_state), "wary": wary}
+        frame, skipped = encoded(request)
+        _require_columns(description, given, skipped)
         allowance = self.limits.call_allowance(len(completions))
         with self._turn:
             started = time.monotonic()
-            reply, printed = self._ask(self._ready_worker(), request, filename, function, allowance)
+            reply, printed = self._ask(self._ready_worker(), request["id"], frame, filename, function, allowance)
             try:
                 scores, extra, metrics = checked_reply(reply, len(completions))
             except RewardError as error:
@@ -133,34 +136,34 @@ class RewardHost:
         worker = Worker(WORKER_SCRIPT, reply_bytes=limits.reply_bytes, output_bytes=limits.output_bytes, memory_bytes=limits.memory_bytes)
         request = {"id": secrets.token_hex(8), "parent": os.getpid(), **self._setup}
         try:
-            reply = worker.ask(request, Deadline(limits.start_seconds, limits.start_seconds))
+            reply = worker.ask(request["id"], encode_frame(request), Deadline(limits.start_seconds, limits.start_seconds))
         except (Hung, Died, ProtocolError) as error:
             detail = error.output.strip()[-300:] if isinstance(error, Died) else str(error)
-            raise RewardError("unavailable", f"No reward process could be started ({detail}).") from None
+            raise RewardError("unavailable", f"no reward process could be started ({detail}).", function="worker") from None
         if "error" in reply:
             worker.kill()
-            raise RewardError("unavailable", f"No reward process could be started ({reply['error'].get('text')}).")
+            raise RewardError("unavailable", f"no reward process could be started ({reply['error'].get('text')}).", function="worker")
         self._lock_kind = reply.get("lock")
         return worker
 
     def _load_into(self, worker, filename, source, function):
         request = {"do": "load", "id": secrets.token_hex(8), "source": source, "filename": filename, "function": function}
-        reply, printed = self._ask(worker, request, filename, function, self.limits.load_cpu_seconds)
+        reply, printed = self._ask(worker, request["id"], encode_frame(request), filename, filename, self.limits.load_cpu_seconds)
         try:
             functions = tuple(_described(entry) for entry in reply["functions"])
         except (KeyError, TypeError, ValueError):
             self._worker.empty()
-            raise RewardError("protocol", f"{filename} changed the worker itself while it was loaded.", printed=printed) from None
+            raise RewardError("protocol", f"{filename} changed the worker itself while it was loaded.", function=filename, printed=printed) from None
         return LoadedFile(filename, functions, printed)
 
-    def _ask(self, worker, request, filename, function, cpu_seconds):
+    def _ask(self, worker, identity, frame, filename, function, cpu_seconds):
         """(reply, printed text), or the RewardError that says what happened instead."""
         deadline = Deadline(cpu_seconds, self.limits.wall_seconds + cpu_seconds)
         try:
-            reply = worker.ask(request, deadline)
+            reply = worker.ask(identity, frame, deadline)
         except Hung as hung:
-            line, place = line_in_dump(hung.dump, filename)
-            raise _timeout(worker.spent, deadline, filename, line, place or function, None, "", worker.output.text_before_mark()) from None
+            line = line_in_dump(hung.dump, filename)
+            raise _timeout(worker.spent, deadline, filename, line, function, None, hung.dump, worker.output.text_before_mark()) from None
         except Died as died:
             raise _crash(died, filename, function) from None
         except ProtocolError as error:
@@ -196,25 +199,25 @@ def installed_packages():
     return [path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages") and os.path.isdir(path)]
 
 
-def sendable_columns(prompts, completions, completion_ids, columns):
-    """({name: list}, names left out): every column that is JSON. ValueError if a length differs from that of completions."""
-    count = len(completions)
+def all_columns(prompts, completions, completion_ids, columns):
+    """{name: list}, as a reward function gets them. ValueError if a length differs from that of completions."""
     given = {"prompts": prompts, "completions": completions}
     if completion_ids is not None:
         given["completion_ids"] = completion_ids
-    given.update({name: values for name, values in columns.items() if name not in NOT_FROM_COLUMNS and name not in ("prompt", "completion")})
-    sent, skipped = {}, []
+    given.update({name: values for name, values in columns.items() if name not in NOT_FROM_COLUMNS})
     for name, values in given.items():
-        if len(values) != count:
-            raise ValueError(f"column {name!r} has {len(values)} values for {count} completions")
-        values = [value.tolist() if hasattr(value, "tolist") else value for value in values]
-        try:
-            json.dumps(values, allow_nan=False)
-        except (TypeError, ValueError, RecursionError):
-            skipped.append(name)
-        else:
-            sent[name] = values
-    return sent, tuple(skipped)
+        if len(values) != len(completions):
+            raise ValueError(f"column {name!r} has {len(values)} values for {len(completions)} completions")
+    return given
+
+
+def encoded(request):
+    """The request as a frame, without the columns that are not JSON, and their names."""
+    try:
+        return encode_frame(request), ()
+    except NOT_JSON:
+        columns = {name: values for name, values in request["columns"].items() if _is_json(values)}
+        return encode_frame({**request, "columns": columns}), tuple(name for name in request["columns"] if name not in columns)
 
 
 def plain_state(state):
@@ -226,33 +229,39 @@ def plain_state(state):
 
 
 def line_in_dump(dump, filename):
-    """(line, function) of the innermost frame of the author's file in what faulthandler printed."""
-    found = re.search(rf'File "{re.escape(filename)}", line (\d+) in (.+)', dump)
-    return (int(found[1]), found[2].strip()) if found else (None, None)
+    """The line of the innermost frame of the author's file in what faulthandler printed, or None."""
+    found = re.search(rf'File "{re.escape(filename)}", line (\d+) in ', dump)
+    return int(found[1]) if found else None
 
 
-def _require_columns(function, sent, skipped):
-    given = {*sent, "completion_ids", "trainer_state", "log_extra", "log_metric"} if "completion_ids" in sent else {
-        *sent, "trainer_state", "log_extra", "log_metric"}
-    if missing := function.missing(given):
+def _is_json(values):
+    try:
+        encode_frame(values)
+    except NOT_JSON:
+        return False
+    return True
+
+
+def _require_columns(function, given, skipped):
+    sent = [name for name in given if name not in skipped]
+    if missing := function.missing({*sent, "trainer_state", "log_extra", "log_metric"}):
         needs = " and ".join(repr(name) for name in missing)
         why = "that cannot be sent as JSON" if set(missing) <= set(skipped) else "that was not stored"
-        raise RewardError("signature", f"{function.name} needs {needs}, a column {why}; there is {', '.join(sent)}.",
+        raise RewardError("signature", f"needs {needs}, a column {why}; there is {', '.join(sent)}.",
                           line=function.line, function=function.name)
 
 
 def _timeout(spent, deadline, filename, line, function, row, traceback, printed):
-    where = _place(line, filename, row)
     return RewardError(
-        "timeout", f"Stopped{where}: {spent.cpu_seconds:.1f} s of computing in {spent.wall_seconds:.1f} s; "
+        "timeout", f"stopped{_place(line, filename)}: {spent.cpu_seconds:.1f} s of computing in {spent.wall_seconds:.1f} s; "
         f"the limits are {deadline.cpu_seconds:.1f} s and {deadline.wall_seconds:.1f} s.",
         line=line, row=row, function=function, traceback=traceback, printed=printed)
 
 
 def _crash(died, filename, function):
-    line, place = line_in_dump(died.output, filename)
+    line = line_in_dump(died.output, filename)
     if died.reason == "memory":
-        return RewardError("memory", "The reward function used more memory than it may.", function=function, printed=died.output)
+        return RewardError("memory", "used more memory than it may.", function=function, printed=died.output)
     if died.returncode is None:
         how = "closed its connection to the lab"
     elif died.returncode < 0:
@@ -260,30 +269,29 @@ def _crash(died, filename, function):
         how = f"was ended by {name}" + (" (out of memory or too deep a recursion)" if name == "SIGSEGV" else "")
     else:
         how = f"ended itself with exit code {died.returncode}"
-    return RewardError("crashed", f"The reward process {how}{_place(line, filename, None)}.", line=line,
-                       function=place or function, traceback=died.output, printed=died.output)
+    return RewardError("crashed", f"its process {how}{_place(line, filename)}.", line=line, function=function,
+                       traceback=died.output, printed=died.output)
 
 
 def _reported(error, spent, deadline, filename, function, printed):
     """The worker's own report as a RewardError; nothing in it is trusted to have the right type."""
     line, row = (value if type(value) is int else None for value in (error.get("line"), error.get("row")))
     kind, text, traceback = (str(error.get(key) or "") for key in ("kind", "text", "traceback"))
-    place = str(error.get("function") or function or "")
     if kind == "timeout":
-        return _timeout(spent, deadline, filename, line, place, row, traceback, printed)
+        return _timeout(spent, deadline, filename, line, function, row, traceback, printed)
     if kind not in ("syntax", "signature", "exception", "memory", "value"):
-        kind, text = "protocol", "The worker sent a report that nobody can read"
-    return RewardError(kind, f"{text[:1000]}{_place(line, filename, row)}.", line=line, row=row, function=place,
+        kind, text = "protocol", "the worker sent a report that nobody can read"
+    return RewardError(kind, f"{text[:1000]}{_place(line, filename)}.", line=line, row=row, function=function,
                        traceback=traceback, printed=printed)
 
 
-def _place(line, filename, row):
-    return (f" at line {line} of {filename}" if line is not None else "") + (f", row {row}" if row is not None else "")
+def _place(line, filename):
+    return f" at line {line} of {filename}" if line is not None else ""
 
 
 def _described(entry):
     return RewardFunction(str(entry["name"]), entry["line"], str(entry["doc"]), tuple(map(str, entry["parameters"])),
-                          tuple(map(str, entry["required"])), bool(entry["takes_any"]), bool(entry["is_async"]))
+                          tuple(map(str, entry["required"])), bool(entry["takes_any"]), bool(entry["wants_text"]), bool(entry["is_async"]))
 
 
 def _complete(error, function, printed):

@@ -6,7 +6,7 @@ Never asks for kernel versions or feature files, which are wrong both ways; only
 from dataclasses import dataclass
 from functools import lru_cache
 
-from .contract import Limits, RewardError
+from .results import Limits, RewardError
 from .host import RewardHost
 
 LOCKED, IMPORTS_LIMITED, FAULTS_ONLY = "locked", "locked, imports limited", "fault protection only"

@@ -65,10 +65,10 @@ class Worker:
         self.pid = self._process.pid
         self._usage = Usage(self.pid)
         self._memory_bytes = memory_bytes
-        self._replies = queue.SimpleQueue()
+        source = _Chunks if hasattr(select, "poll") else _ChunksByThread
+        self._chunks = source(self._process.stdout.fileno())
+        self._replies = protocol.FrameReader(reply_bytes)
         self.output = Output(self._process.stderr.fileno(), output_bytes)
-        self._reader = threading.Thread(target=self._read_replies, args=(reply_bytes,), name="reward-replies", daemon=True)
-        self._reader.start()
         if sys.platform != "win32":
             os.set_blocking(self._process.stdin.fileno(), False)
         self.spent = Deadline(0.0, 0.0)  # CPU and wall seconds of the last `ask`
@@ -77,16 +77,16 @@ class Worker:
     def alive(self):
         return not self._has_ended()
 
-    def ask(self, request, deadline):
-        """The reply to `request`. Hung, Died or ProtocolError: then the process is gone."""
+    def ask(self, identity, frame, deadline):
+        """The reply to the request in `frame`, whose "id" is `identity`. Hung, Died or ProtocolError: the process is gone."""
         self.output.begin()
         stage = _Stage(self._usage, deadline)
         try:
-            self._send(protocol.encode_frame(request), stage)
+            self._send(frame, stage)
             reply = self._receive(stage) or self._after_interrupt()
             if reply is None:
                 raise Hung(self._dump())
-            if reply.get("id") != request["id"]:
+            if reply.get("id") != identity:
                 raise protocol.ProtocolError("the reply answers another request")
             self.output.wait_for(reply.get("printed_bytes", 0))
             self.spent = stage.spent()
@@ -106,8 +106,9 @@ class Worker:
             except (ProcessLookupError, PermissionError):  # macOS, when it has just ended
                 self._process.kill()
         self._process.wait()
-        self._reader.join(timeout=1)
+        self._chunks.finish()
         self.output.finish()
+        self._usage.close()
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             pipe.close()
         self._folder.cleanup()
@@ -126,21 +127,19 @@ class Worker:
 
     def _receive(self, stage):
         """The next reply, or None when the stage is over."""
-        while True:
-            try:
-                reply = self._replies.get(timeout=LOOK_EVERY)
-            except queue.Empty:
-                if self._usage.memory_bytes() > self._memory_bytes and not sys.platform.startswith("linux"):
-                    self.kill()  # no limit by the kernel there
-                    raise Died(None, self.output.text(), reason="memory") from None
+        while (reply := self._replies.take()) is None:
+            chunk = self._chunks.get(LOOK_EVERY)
+            if chunk is None:
+                if self._usage.memory_bytes() > self._memory_bytes:
+                    self.kill()  # where the kernel keeps no such limit
+                    raise Died(None, self.output.text(), reason="memory")
                 if stage.is_over():
                     return None
-                continue
-            if reply is None:
+            elif not chunk:
                 raise self._died()
-            if isinstance(reply, Exception):
-                raise reply
-            return reply
+            else:
+                self._replies.feed(chunk)
+        return reply
 
     def _after_interrupt(self):
         if hasattr(signal, "SIGUSR2"):
@@ -155,7 +154,7 @@ class Worker:
         self.output.mark()
         self._process.send_signal(signal.SIGUSR1)
         stage = _Stage(self._usage, Deadline(*DUMP_GRACE))
-        while not stage.is_over() and "Current thread" not in self.output.since_mark():
+        while not stage.is_over() and "most recent call first" not in self.output.since_mark():
             time.sleep(0.01)
         time.sleep(0.02)  # the rest of its lines
         return self.output.since_mark()
@@ -176,16 +175,47 @@ class Worker:
             return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
         return self._process.poll() is not None
 
-    def _read_replies(self, reply_bytes):
-        pipe = self._process.stdout.fileno()
+
+class _Chunks:
+    """What arrives in a pipe, piece by piece: `get` gives bytes, b"" at its end, or None after the timeout."""
+
+    def __init__(self, fd):
+        self._fd = fd
+        self._poll = select.poll()
+        self._poll.register(fd, select.POLLIN)
+
+    def get(self, timeout):
+        return os.read(self._fd, protocol.CHUNK) if self._poll.poll(timeout * 1000) else None
+
+    def finish(self):
+        pass
+
+
+class _ChunksByThread:
+    """The same where pipes cannot be polled (Windows)."""
+
+    def __init__(self, fd):
+        self._queue = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._read, args=(fd,), name="reward-replies", daemon=True)
+        self._thread.start()
+
+    def get(self, timeout):
         try:
-            while (reply := protocol.read_frame(pipe, reply_bytes)) is not None:
-                self._replies.put(reply)
-            self._replies.put(None)
-        except protocol.ProtocolError as error:
-            self._replies.put(error)
-        except OSError:
-            self._replies.put(None)
+            return self._queue.get(timeout=timeout)
+        except queue.Empty:
+            return None
+
+    def finish(self):
+        self._thread.join(timeout=1)
+
+    def _read(self, fd):
+        chunk = None
+        while chunk != b"":
+            try:
+                chunk = os.read(fd, protocol.CHUNK)
+            except OSError:
+                chunk = b""
+            self._queue.put(chunk)
 
 
 class Output:
@@ -215,8 +245,8 @@ class Output:
 
     def text_before_mark(self):
         """Without what faulthandler printed on our own request."""
-        text = self.text()
-        return text.partition("Current thread")[0] if self._marked is not None else text
+        with self._changed:
+            return self._head[: self._marked].decode("utf-8", "replace")
 
     def tail_text(self):
         with self._changed:
@@ -253,38 +283,48 @@ class Usage:
     """CPU seconds and resident bytes of a process: from /proc, else from psutil, else nothing (the clock still counts)."""
 
     def __init__(self, pid):
-        self._stat = f"/proc/{pid}/stat"
-        self._process = None
-        if sys.platform.startswith("linux"):
-            self._ticks = os.sysconf("SC_CLK_TCK")
-            return
+        self._stat = self._process = None
         try:
-            import psutil
-
-            self._process = psutil.Process(pid)
-        except (ImportError, OSError, psutil.Error):
-            pass
+            self._stat = os.open(f"/proc/{pid}/stat", os.O_RDONLY)  # stays open: it is read twice in every call
+            self._ticks = os.sysconf("SC_CLK_TCK")
+        except OSError:
+            self._process = _psutil_process(pid)
 
     def cpu_seconds(self):
-        if self._process is not None:
+        if self._stat is None:
             return self._ask_psutil(lambda process: sum(process.cpu_times()[:2]))
         try:
-            with open(self._stat, "rb") as file:
-                fields = file.read().rpartition(b")")[2].split()
-        except OSError:
+            fields = os.pread(self._stat, 1024, 0).rpartition(b")")[2].split()
+        except OSError:  # it has ended
             return 0.0
         return (int(fields[11]) + int(fields[12])) / self._ticks  # utime, stime
 
+    def close(self):
+        if self._stat is not None:
+            os.close(self._stat)
+            self._stat = self._process = None
+
     def memory_bytes(self):
-        return self._ask_psutil(lambda process: process.memory_info().rss) if self._process is not None else 0
+        return self._ask_psutil(lambda process: process.memory_info().rss)
 
     def _ask_psutil(self, question):
+        if self._process is None:
+            return 0
         import psutil
 
         try:
             return question(self._process)
         except psutil.Error:
             return 0
+
+
+def _psutil_process(pid):
+    try:
+        import psutil
+
+        return psutil.Process(pid)
+    except Exception:  # not installed, or the process has ended
+        return None
 
 
 def spawn(command, **options):

@@ -17,9 +17,42 @@ class ProtocolError(Exception):
     """What arrived is not a frame. The stream cannot be used any more."""
 
 
+class FrameReader:
+    """Puts frames together from pieces as they arrive: `feed` what was read, `take` what is complete."""
+
+    def __init__(self, max_bytes):
+        self._max_bytes, self._pieces, self._size, self._length = max_bytes, [], 0, None
+
+    def feed(self, piece):
+        self._pieces.append(piece)
+        self._size += len(piece)
+
+    def take(self):
+        """The next message, or None if it is not complete yet."""
+        if self._length is None and self._size >= LENGTH.size:
+            self._length = checked_length(self._cut(LENGTH.size), self._max_bytes)
+        if self._length is None or self._size < self._length:
+            return None
+        body, self._length = self._cut(self._length), None
+        return decode_body(body)
+
+    def _cut(self, count):
+        whole = b"".join(self._pieces)
+        self._pieces, self._size = [whole[count:]], len(whole) - count
+        return whole[:count]
+
+
 def encode_frame(message):
-    body = json.dumps(message, allow_nan=False, separators=(",", ":")).encode("ascii")
+    """Bytes ready to be written. Numpy and tensor values go as Python's; anything else that is not JSON is a TypeError."""
+    body = json.dumps(message, allow_nan=False, separators=(",", ":"), default=_as_python).encode("ascii")
     return LENGTH.pack(len(body)) + body
+
+
+def checked_length(header, max_bytes):
+    (length,) = LENGTH.unpack(header)
+    if length > max_bytes:
+        raise ProtocolError(f"the reply claims {length:,} bytes; at most {max_bytes:,} are accepted")
+    return length
 
 
 def decode_body(body):
@@ -37,15 +70,16 @@ def read_frame(fd, max_bytes):
     header = _read_exactly(fd, LENGTH.size)
     if header is None:
         return None
-    (length,) = LENGTH.unpack(header)
-    if length > max_bytes:
-        raise ProtocolError(f"the reply claims {length:,} bytes; at most {max_bytes:,} are accepted")
-    body = _read_exactly(fd, length)
+    body = _read_exactly(fd, checked_length(header, max_bytes))
     return None if body is None else decode_body(body)
 
 
 def write_frame(fd, message):
-    rest = memoryview(encode_frame(message))
+    write_all(fd, encode_frame(message))
+
+
+def write_all(fd, data):
+    rest = memoryview(data)
     while rest:
         rest = rest[os.write(fd, rest) :]
 
@@ -63,3 +97,9 @@ def _read_exactly(fd, count):
 
 def _refuse_constant(name):
     raise ValueError(f"{name} is not JSON")
+
+
+def _as_python(value):
+    if callable(getattr(value, "tolist", None)):
+        return value.tolist()
+    raise TypeError(f"a {type(value).__name__} is not JSON")

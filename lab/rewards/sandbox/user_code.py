@@ -7,12 +7,14 @@ comes out. Results and errors are plain dicts, ready to be sent.
 import inspect
 import linecache
 import math
+import os
 import sys
 import traceback
 import types
 
 import quiet_loop
 
+THIS_FOLDER = os.path.dirname(os.path.abspath(__file__)) + os.sep
 HIDDEN_PACKAGES = ("torch", "tensorflow", "jax")  # they start threads when imported, which the lock refuses
 TEXT_LIMIT, TRACEBACK_LIMIT, CELL_LIMIT, EXTRA_LIMIT = 500, 8000, 2000, 1 << 18  # characters
 
@@ -53,6 +55,24 @@ class Rows(list):
                 yield item
         finally:
             self.row = None
+
+
+class Messages(list):
+    """A completion as a list of messages that refuses to be measured or searched like text (as `lab.rewards.contract`)."""
+
+    def __len__(self):
+        raise TypeError("The length of 'Messages' was asked: a completion is a list of messages here.")
+
+    def __contains__(self, item):
+        if isinstance(item, str):
+            raise TypeError("'Messages' were searched for a string: a completion is a list of messages here.")
+        return super().__contains__(item)
+
+    def __bool__(self):
+        return True
+
+    def __str__(self):
+        raise TypeError("'Messages' were turned into a string: a completion is a list of messages here.")
 
 
 class TrainerState:
@@ -109,6 +129,7 @@ def describe_function(name, function, filename):
         "name": name, "line": line, "doc": ((inspect.getdoc(function) or "").strip().splitlines() or [""])[0][:200],
         "parameters": [p.name for p in named], "required": [p.name for p in named if p.default is p.empty],
         "takes_any": any(p.kind is p.VAR_KEYWORD for p in parameters),
+        "wants_text": any(p.name == "completions" and str(p.annotation) in ("list[str]", "typing.List[str]", "List[str]") for p in named),
         "is_async": inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)),
     }
 
@@ -120,8 +141,11 @@ def keyword_parameters(function):
         return None
 
 
-def call(function, columns, trainer_state, interrupt):
-    """Scores of all rows, extra columns and metrics; `interrupt` is armed while the author's code runs."""
+def call(function, columns, trainer_state, interrupt, wary):
+    """Scores of all rows, extra columns and metrics; `interrupt` is armed while the author's code runs.
+
+    wary: completions that are lists of messages object to being used as text.
+    """
     extra, metrics, wanted = {}, {}, keyword_parameters(function)
     takes_any = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(function).parameters.values())
     count = len(columns["completions"])
@@ -130,9 +154,11 @@ def call(function, columns, trainer_state, interrupt):
         extra[str(column)[:100]] = plain_column(column, values, count, EXTRA_LIMIT // max(1, count))
 
     def log_metric(name, value):
-        metrics[str(name)[:100]] = plain_number(value, f"log_metric({name!r}) got")
+        metrics.setdefault(str(name)[:100], []).append(plain_number(value, f"log_metric({name!r}) got"))
 
     arguments = {name: Rows(values) for name, values in columns.items()}
+    if wary:
+        arguments["completions"] = Rows(Messages(c) if isinstance(c, list) else c for c in columns["completions"])
     interrupt.watched, interrupt.row = tuple(arguments.values()), None
     arguments |= {"trainer_state": TrainerState(trainer_state), "log_extra": log_extra, "log_metric": log_metric}
     if not takes_any:
@@ -145,22 +171,28 @@ def call(function, columns, trainer_state, interrupt):
         scores = plain_scores(output, count)
     finally:
         interrupt.armed = False
-    return {"scores": scores, "extra": extra, "metrics": metrics}
+    return {"scores": scores, "extra": extra, "metrics": {name: math.fsum(values) / len(values) for name, values in metrics.items()}}
 
 
-def failing_row(function, columns, trainer_state, error, filename, interrupt):
-    """The first completion on which the function, called with it alone, fails in the same way at the same line."""
-    count = len(columns["completions"])
-    where = type(error), author_line(error, filename)[0]
-    for row in range(count):
+def failing_row(function, columns, trainer_state, interrupt, wary, *, error, filename):
+    """The first completion on which the function, called with it alone, fails in the same way at the same line.
+
+    None if it fails on every one: then the row is not the cause.
+    """
+    where = type(error), author_line(error, filename)
+    first, one_passed = None, False
+    for row in range(len(columns["completions"])):
         alone = {name: values[row : row + 1] for name, values in columns.items()}
         try:
-            call(function, alone, trainer_state, interrupt)
+            call(function, alone, trainer_state, interrupt, wary)
+            one_passed = True
         except Interrupted:
             return None
         except BaseException as again:
-            if (type(again), author_line(again, filename)[0]) == where:
-                return row
+            if first is None and (type(again), author_line(again, filename)) == where:
+                first = row
+        if first is not None and one_passed:
+            return first
     return None
 
 
@@ -217,39 +249,34 @@ def a_kind_of(value):
 
 
 def describe_error(error, filename, interrupt):
-    """kind, text, line, function, row and traceback of whatever came out of the author's code."""
+    """kind, text, line, row and traceback of whatever came out of the author's code."""
     if isinstance(error, MemoryError):
         traceback.clear_frames(error.__traceback__)  # the memory is held by their variables
-    line, function = author_line(error, filename)
+    line = author_line(error, filename)
     if isinstance(error, Fault):
-        return {"kind": error.kind, "text": error.text, "line": error.line or line, "function": function, "row": error.row, "traceback": ""}
+        return {"kind": error.kind, "text": error.text, "line": error.line or line, "row": error.row, "traceback": ""}
     kind = "timeout" if isinstance(error, Interrupted) else "memory" if isinstance(error, MemoryError) else "exception"
     text = f"{type(error).__name__}: {short_text(error)}".rstrip(": ")
     if isinstance(error, ModuleNotFoundError) and str(error.name).partition(".")[0] in HIDDEN_PACKAGES:
         text = f"{error.name} isn't available in rewards: they run in a locked process, on text and numbers"
-    return {"kind": kind, "text": text, "line": line, "function": function,
+    return {"kind": kind, "text": text, "line": line,
             "row": interrupt.row if kind == "timeout" else None, "traceback": author_traceback(error, filename)}
 
 
 def author_line(error, filename):
-    """(line, function name) of the innermost frame in the author's file; (None, None) if the error is not from there."""
-    last = (None, None)
-    for frame, line in traceback.walk_tb(error.__traceback__):
-        if frame.f_code.co_filename == filename:
-            last = line, frame.f_code.co_name
-    return last
+    """The line of the innermost frame in the author's file; None if the error is not from there."""
+    lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == filename]
+    return lines[-1] if lines else None
 
 
 def author_traceback(error, filename):
-    """As Python prints it, from the author's first frame on: the worker's own frames tell an author nothing."""
-    start = error.__traceback__
-    while start is not None and start.tb_frame.f_code.co_filename != filename:
-        start = start.tb_next
+    """As Python prints it, without the worker's own frames, which tell an author nothing."""
     try:
-        lines = traceback.format_exception(type(error), error, start or error.__traceback__)
+        report = traceback.TracebackException(type(error), error, error.__traceback__)
+        report.stack = traceback.StackSummary.from_list([f for f in report.stack if not f.filename.startswith(THIS_FOLDER)])
+        text = "".join(report.format())
     except Exception as second:  # a hostile __cause__, __notes__, …
-        lines = [f"{type(error).__name__} (its traceback cannot be printed: {type(second).__name__})"]
-    text = "".join(lines)
+        text = f"{type(error).__name__} (its traceback cannot be printed: {type(second).__name__})"
     return text if len(text) <= TRACEBACK_LIMIT else text[: TRACEBACK_LIMIT // 2] + "\n…\n" + text[-TRACEBACK_LIMIT // 2 :]
 
 

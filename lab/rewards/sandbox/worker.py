@@ -109,7 +109,7 @@ class Session:
             reply = self._attempt(request)
         except user_code.Interrupted as late:  # the signal came just as the author's code had ended
             reply = {"error": user_code.describe_error(late, "", self.interrupt)}
-        return {**reply, "cpu_seconds": time.process_time() - started, "printed_bytes": self.printed.end()}
+        return {**reply, "cpu_seconds": time.process_time() - started, "printed_bytes": self.printed.sent}
 
     def _attempt(self, request):
         filename = request.get("filename") or self.functions.get(request.get("function"), (None, ""))[1]
@@ -131,14 +131,16 @@ class Session:
         return {"functions": descriptions}
 
     def _call(self, request):
+        return user_code.call(*self._arguments(request))
+
+    def _arguments(self, request):
         function, _ = self.functions[request["function"]]
-        return user_code.call(function, request["columns"], request["trainer_state"], self.interrupt)
+        return function, request["columns"], request["trainer_state"], self.interrupt, request["wary"]
 
     def _failing_row(self, request, error):
-        function, filename = self.functions[request["function"]]
-        self.printed.end()
+        self.printed.mute()
         try:
-            return user_code.failing_row(function, request["columns"], request["trainer_state"], error, filename, self.interrupt)
+            return user_code.failing_row(*self._arguments(request), error=error, filename=self.functions[request["function"]][1])
         except BaseException:
             return None  # only a hint; the error itself is reported in any case
         finally:
@@ -156,10 +158,8 @@ class Printed:
         self.left, self.sent = self.limit, 0
         sys.stdout = sys.stderr = io.TextIOWrapper(PrintedStream(self), "utf-8", "backslashreplace", write_through=True)
 
-    def end(self):
-        """How many bytes are on their way to the lab."""
+    def mute(self):
         self.left = 0
-        return self.sent
 
     def write(self, data):
         part = bytes(data)[: self.left]

@@ -8,6 +8,8 @@ Stricter than TRL where TRL is silent: NaN, infinity and text are errors that na
 import math
 from dataclasses import dataclass, field
 
+from lab.rewards import contract
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -29,21 +31,18 @@ class Limits:
         return self.call_cpu_seconds + self.cpu_seconds_per_completion * completions
 
 
-class RewardError(Exception):
-    """A reward function could not be loaded or did not give valid scores; the message is one sentence for its author.
+class RewardError(contract.RewardError):
+    """A reward function could not be loaded or did not give valid scores; `message` is one sentence for its author.
 
     kind: "syntax", "signature", "exception", "timeout", "memory", "crashed", "value" (what it returned), "protocol"
     (it wrote over the connection) or "unavailable" (no worker could be started: nothing the author did).
-    line: of the author's file, or None. row: index of the completion, or None. traceback, printed: text, may be empty.
+    line: of the author's file, or None. row: index of the completion, or None. function: its name, or the file's.
+    traceback, printed: text, may be empty.
     """
 
-    def __init__(self, kind, message, *, line=None, row=None, function=None, traceback="", printed=""):
-        super().__init__(message)
-        self.kind, self.message, self.line, self.row, self.function = kind, message, line, row, function
-        self.traceback, self.printed = traceback, printed
-
-    def __reduce__(self):
-        return _rebuild_error, (self.kind, self.message, self.line, self.row, self.function, self.traceback, self.printed)
+    def __init__(self, kind, message, *, line=None, row=None, function="", traceback="", printed=""):
+        super().__init__(function, row, message)
+        self.kind, self.line, self.traceback, self.printed = kind, line, traceback, printed
 
 
 @dataclass(frozen=True)
@@ -56,6 +55,7 @@ class RewardFunction:
     parameters: tuple[str, ...]  # keyword arguments it names
     required: tuple[str, ...]  # those of them without a default
     takes_any: bool  # has **kwargs; without it TRL's own trainer refuses the function
+    wants_text: bool  # says `completions: list[str]`
     is_async: bool
 
     def missing(self, available):
@@ -109,7 +109,3 @@ def _is_column(values, count):
 
 def _not_the_contract(expected):
     return RewardError("protocol", f"The worker's reply did not hold {expected}; the code in it may have changed the worker itself.")
-
-
-def _rebuild_error(kind, message, line, row, function, traceback, printed):
-    return RewardError(kind, message, line=line, row=row, function=function, traceback=traceback, printed=printed)

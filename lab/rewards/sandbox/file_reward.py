@@ -1,0 +1,63 @@
+"""A reward file as a function: what `rewards=["my_reward.py"]` becomes. The file's code runs in a locked worker.
+
+The function takes and gives what TRL's contract says, so trainer, bench and notebooks call it like any other.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lab.rewards.contract import Messages
+from lab.rewards.resolve import Reward, RewardNotFound
+
+from .host import RewardHost
+from .results import RewardError, RewardFunction
+
+
+def file_reward(path: Path, function: str | None = None) -> Reward:
+    """The file's reward function, or the one named. RewardNotFound says why there is none."""
+    host = RewardHost()
+    try:
+        loaded = host.load(path.read_text("utf-8"), function, path.name)
+        found = _the_one_meant(loaded.functions, path)
+    except (RewardError, OSError, UnicodeDecodeError) as error:
+        host.close()
+        raise RewardNotFound(f"{path} cannot be used as a reward: {getattr(error, 'message', error)}") from error
+    except RewardNotFound:
+        host.close()
+        raise
+    return Reward(found.name, SandboxedReward(host, found), doc=found.doc)
+
+
+class SandboxedReward:
+    """Calls a loaded function of a host with TRL's keywords. Lives as long as it is used; the worker ends with it."""
+
+    def __init__(self, host: RewardHost, function: RewardFunction) -> None:
+        self.host, self.function = host, function
+        self.__name__ = function.name
+        self.__annotations__ = {"completions": list[str]} if function.wants_text else {}
+
+    def __call__(self, prompts, completions, completion_ids=None, trainer_state=None, log_extra=None, log_metric=None, **columns):
+        """Scores, one per completion. RewardError; or TypeError if a completion given as messages was taken for text."""
+        wary = any(isinstance(completion, Messages) for completion in completions)
+        try:
+            result = self.host.call(self.function.name, prompts=prompts, completions=completions, completion_ids=completion_ids,
+                                    columns=columns, trainer_state=trainer_state, wary=wary)
+        except RewardError as error:
+            if wary and error.kind == "exception" and "'Messages'" in error.message:
+                raise TypeError(error.message) from error
+            raise
+        for column, values in result.extra.items() if log_extra else ():
+            log_extra(column, values)
+        for name, value in result.metrics.items() if log_metric else ():
+            log_metric(name, value)
+        return result.scores
+
+
+def _the_one_meant(functions: tuple[RewardFunction, ...], path: Path) -> RewardFunction:
+    if len(functions) == 1:
+        return functions[0]
+    if named_as_file := [function for function in functions if function.name == path.stem]:
+        return named_as_file[0]
+    names = ", ".join(function.name for function in functions)
+    raise RewardNotFound(f"{path} has several reward functions ({names}): say which, like {path}:{functions[0].name}.")
