@@ -1,8 +1,8 @@
 """One token for each row from its logits: greedy or at random, and the log-probability of what was drawn.
 
-The random draw is an inverse CDF in two levels. A row's weights exp(z − max z) are summed in blocks; a uniform number
-picks a block by its cumulated sum, then a token within the block. It is the same distribution as a draw over the whole
-vocabulary, at the price of one pass over it instead of one exponential random number per word (6.5 → 0.6 ms for 8 × 49k).
+The random draw is an inverse CDF in two levels. A row's probabilities are summed in blocks; a uniform number picks a
+block by its cumulated sum, then a token within the block. It is the same distribution as a draw over the whole
+vocabulary, at the price of one pass over it instead of one random number for each of its words.
 Uniform numbers come from outside, one per row and position, so that a row's text does not depend on its neighbours.
 
     N rows · V vocabulary
@@ -47,15 +47,12 @@ def draw(logits: Tensor, settings: DrawSettings, uniforms: Tensor | None = None)
     scaled = logits.float()
     if settings.temperature != 1.0:
         scaled = scaled / settings.temperature
-    top = scaled.amax(-1, keepdim=True)
-    weights = (scaled - top).exp_()  # (N, V), largest is 1
-    total = weights.sum(-1)
+    probs = scaled.softmax(-1)
     if settings.greedy:
         tokens = logits.argmax(-1)  # before any division, as `generate` does
     else:
-        tokens = inverse_cdf(_cut(weights, settings), uniforms)
-    chosen = scaled.gather(-1, tokens[:, None]) - top
-    return tokens, chosen.squeeze(-1) - total.log()
+        tokens = inverse_cdf(_cut(probs, settings), uniforms)
+    return tokens, probs.gather(-1, tokens[:, None]).squeeze(-1).log()
 
 
 def inverse_cdf(weights: Tensor, uniforms: Tensor) -> Tensor:
@@ -91,5 +88,5 @@ def _cut(weights: Tensor, settings: DrawSettings) -> Tensor:
         ordered = ordered.masked_fill(before >= settings.top_p * weights.sum(-1, keepdim=True), 0.0)
         weights = torch.zeros_like(weights).scatter(-1, ids, ordered)
     if settings.min_p:
-        weights = weights.masked_fill(weights < settings.min_p, 0.0)  # the likeliest weighs 1
+        weights = weights.masked_fill(weights < settings.min_p * weights.amax(-1, keepdim=True), 0.0)
     return weights

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 CHUNK_LOGITS = 2**24  # logits alive at once: 64 MiB in float32
+CHUNK_CACHED = 2**23  # of the frozen head, where a chunk is read several times: small enough for a large cache
 
 
 def token_logps(
@@ -57,3 +58,43 @@ def logit_rule(config) -> Callable[[Tensor], Tensor]:
         return torch.tanh(logits / cap) * cap if cap else logits
 
     return apply
+
+
+def frozen_head_logps(hidden: Tensor, tokens: Tensor, weight: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """`token_logps` for a plain head `weight` (V, D) that is not trained: two products with it instead of three.
+
+    The gradient of log π(token) in `hidden` is (W[token] − Σ π W) / temperature times what comes from above, so it is
+    made in the forward while a chunk's probabilities are at hand. The entropy carries no gradient.
+    """
+    return _FrozenHead.apply(hidden, tokens, weight, temperature)
+
+
+class _FrozenHead(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, hidden, tokens, weight, temperature):
+        rows = max(1, CHUNK_CACHED // weight.shape[0])
+        wants_gradient = ctx.needs_input_grad[0]
+        logps, entropy = hidden.new_empty(len(hidden), dtype=torch.float32), hidden.new_empty(len(hidden), dtype=torch.float32)
+        slope = torch.empty_like(hidden) if wants_gradient else None
+        for begin in range(0, len(hidden), rows):
+            part = slice(begin, begin + rows)
+            scores = (hidden[part] @ weight.mT).float()
+            if temperature != 1.0:
+                scores /= temperature
+            # Softmax is the one fast pass over a large vocabulary on CPU; log Σ exp follows from its largest entry.
+            probs = scores.softmax(-1)
+            log_total = scores.amax(-1) - probs.amax(-1).log()
+            logps[part] = scores.gather(-1, tokens[part, None]).squeeze(-1) - log_total
+            entropy[part] = log_total - torch.linalg.vecdot(probs, scores)
+            if wants_gradient:
+                slope[part] = weight[tokens[part]] - probs.to(weight.dtype) @ weight
+        if wants_gradient:
+            ctx.save_for_backward(slope)
+            ctx.temperature = temperature
+        ctx.mark_non_differentiable(entropy)
+        return logps, entropy
+
+    @staticmethod
+    def backward(ctx, grad_logps, _):
+        slope, = ctx.saved_tensors
+        return slope * (grad_logps / ctx.temperature).to(slope.dtype)[:, None], None, None, None
