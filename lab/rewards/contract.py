@@ -2,7 +2,8 @@
 
 A function is called once per batch with keywords: `prompts`, `completions`, `completion_ids`, every other column of the
 task's rows, `trainer_state`, `log_extra(column, values)` and `log_metric(name, value)`. It returns one number or None
-per completion, directly or as a coroutine. (TRL 1.16, `GRPOTrainer._calculate_rewards`.)
+per completion, directly or as a coroutine. (TRL 1.16, `GRPOTrainer._calculate_rewards`.) TRL demands `**kwargs`; here a
+function without it gets what it names.
 
 Prompts and completions arrive as lists of messages, `[{"role": "assistant", "content": text}]`, as TRL gives them for
 chat prompts. A function that says `completions: list[str]` gets plain strings, and so does one whose first call breaks
@@ -21,17 +22,21 @@ import typing
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from types import CodeType
 from typing import Any
 
 
 class RewardError(Exception):
-    """A reward function that broke the contract: `function` its name, `row` the completion's number in the batch or None."""
+    """A reward function that broke the contract. `function`: its name; `row`: the completion's number in the batch, or
+    None; `place`: the same row in words, filled by `score`; `message`: what happened and what was expected."""
 
     def __init__(self, function: str, row: int | None, message: str):
-        super().__init__(f"Reward {function}{'' if row is None else f', row {row}'}: {message}")
-        self.function = function
-        self.row = row
-        self.message = message
+        super().__init__(function, row, message)
+        self.function, self.row, self.message, self.place = function, row, message, ""
+
+    def __str__(self) -> str:
+        row = "" if self.row is None else f", row {self.row}" + (f" ({self.place})" if self.place else "")
+        return f"Reward {self.function}{row}: {self.message}" if self.function else self.message
 
 
 @dataclass(frozen=True)
@@ -76,33 +81,20 @@ def text_of(completion: str | Sequence[dict[str, Any]]) -> str:
 def call(name: str, function: Callable, batch: Batch) -> Outcome:
     """Calls `function` on `batch` and checks what comes back. Raises RewardError.
 
-    Which form the function wants is found out at its first call and remembered: strings if its annotation says so;
-    otherwise messages, first as `Messages` that object to being used as text, then, if they did object, as strings, and
-    if those fail as well, as plain lists.
+    Which form the function wants is found out at its first call and remembered: strings if its annotation says so,
+    messages if its code names their key "content". Otherwise messages, first as `Messages` that object to being used as
+    text, then, if they did object, as strings, and if those fail as well, as plain lists.
     """
     if (form := _known_form(function)) is not None:
         return _call_in_form(name, function, batch, form)
     try:
-        outcome, form = _call_in_form(name, function, batch, _wary_messages), plain_messages
+        outcome, form = _call_in_form(name, function, batch, _wary_messages), _plain_messages
     except RewardError as error:
         if not _took_messages_for_text(error):
             raise
         outcome, form = _call_as_text_or_list(name, function, batch)
-    uses_form(function, form)
+    _remember_form(function, form)
     return outcome
-
-
-def uses_form(function: Callable, form: Callable) -> None:
-    """Notes on the function which form it wants: a maker of completions from texts."""
-    try:
-        function._completion_form = form
-    except AttributeError:
-        pass  # bound methods and slotted objects cannot remember; they are asked again
-
-
-def plain_messages(texts: list[str]) -> list[Any]:
-    """Each text as the list of messages TRL passes."""
-    return [[{"role": "assistant", "content": text}] for text in texts]
 
 
 def checked_values(name: str, returned: Any, count: int) -> list[float | None]:
@@ -135,8 +127,12 @@ class Messages(list):
         raise TypeError("'Messages' were turned into a string: a completion is a list of messages here.")
 
 
+def _plain_messages(texts: list[str]) -> list[Any]:
+    return [[{"role": "assistant", "content": text}] for text in texts]
+
+
 def _wary_messages(texts: list[str]) -> list[Any]:
-    return [Messages(messages) for messages in plain_messages(texts)]
+    return [Messages(messages) for messages in _plain_messages(texts)]
 
 
 def _strings(texts: list[str]) -> list[Any]:
@@ -156,14 +152,15 @@ def _call_in_form(name: str, function: Callable, batch: Batch, form: Callable) -
     def log_metric(metric: str, value: float) -> None:
         logged.setdefault(metric, []).append(float(value))
 
+    given = dict(prompts=prompts, completions=form(batch.texts), completion_ids=batch.completion_ids, **batch.columns,
+                 trainer_state=batch.trainer_state, log_extra=log_extra, log_metric=log_metric)
+    arguments = _arguments(name, function, given)
     try:
-        returned = _awaited(function(
-            prompts=prompts, completions=form(batch.texts), completion_ids=batch.completion_ids, **batch.columns,
-            trainer_state=batch.trainer_state, log_extra=log_extra, log_metric=log_metric))
+        returned = _awaited(function(**arguments))
     except RewardError:
         raise
     except Exception as error:
-        raise _explained(name, function, error, batch) from error
+        raise RewardError(name, None, f"raised {type(error).__name__}: {error}{_line_of(error)}") from error
     metrics = {metric: math.fsum(values) / len(values) for metric, values in logged.items()}
     return Outcome(checked_values(name, returned, len(batch)), extra, metrics)
 
@@ -173,7 +170,7 @@ def _call_as_text_or_list(name: str, function: Callable, batch: Batch) -> tuple[
         return _call_in_form(name, function, batch, _strings), _strings
     except RewardError as as_text:
         try:
-            return _call_in_form(name, function, batch, plain_messages), plain_messages
+            return _call_in_form(name, function, batch, _plain_messages), _plain_messages
         except RewardError:
             raise as_text
 
@@ -184,15 +181,31 @@ def _took_messages_for_text(error: RewardError) -> bool:
 
 
 def _known_form(function: Callable) -> Callable | None:
-    """How this function wants its completions, if an earlier call or its annotation told."""
+    """How this function wants its completions, if an earlier call, its annotation or its code told."""
     remembered = getattr(function, "_completion_form", None)
     if remembered is not None:
         return remembered
+    plain = inspect.unwrap(function)
     try:
-        annotation = typing.get_type_hints(inspect.unwrap(function)).get("completions")
+        annotation = typing.get_type_hints(plain).get("completions")
     except (TypeError, NameError, AttributeError):
-        return None
-    return _strings if annotation in (list[str], typing.List[str]) else None
+        annotation = None
+    if annotation == list[str]:
+        return _strings
+    return _plain_messages if _mentions_content(getattr(plain, "__code__", None)) else None
+
+
+def _mentions_content(code: CodeType | None) -> bool:
+    """Whether a function names the key without which messages cannot be read."""
+    constants = code.co_consts if code else ()
+    return "content" in constants or any(_mentions_content(inner) for inner in constants if isinstance(inner, CodeType))
+
+
+def _remember_form(function: Callable, form: Callable) -> None:
+    try:
+        function._completion_form = form
+    except AttributeError:
+        pass  # bound methods and slotted objects cannot remember; they are asked again
 
 
 def _awaited(returned: Any) -> Any:
@@ -207,21 +220,20 @@ def _awaited(returned: Any) -> Any:
         return pool.submit(asyncio.run, wait()).result()
 
 
-def _explained(name: str, function: Callable, error: Exception, batch: Batch) -> RewardError:
-    given = ["prompts", "completions", "completion_ids", *batch.columns, "trainer_state", "log_extra", "log_metric"]
-    if isinstance(error, TypeError) and not _accepts(function, given):
-        return RewardError(name, None, f"cannot be called with the columns at hand ({error}); it is given "
-                                       f"{', '.join(given)}. Name what it needs and end with **kwargs.")
-    line = _line_of(error)
-    return RewardError(name, None, f"raised {type(error).__name__}: {error}{line}")
-
-
-def _accepts(function: Callable, names: list[str]) -> bool:
+def _arguments(name: str, function: Callable, given: dict[str, Any]) -> dict[str, Any]:
+    """What of `given` the function takes: all of it with `**kwargs`, otherwise what it names."""
     try:
-        inspect.signature(function).bind(**dict.fromkeys(names))
+        parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
-        return False
-    return True
+        return given
+    named = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    missing = [key for key, p in named.items() if p.default is p.empty and key not in given]
+    if missing:
+        raise RewardError(name, None, f"it needs {', '.join(missing)}, which this task's rows do not have; there is "
+                                      f"{', '.join(given)}.")
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return given
+    return {key: value for key, value in given.items() if key in named}
 
 
 def _line_of(error: Exception) -> str:

@@ -14,13 +14,13 @@ SOURCES = ("answer", "boxed", "number")
 LONGEST_NUMBER = 200  # characters; beyond that a "number" is an attack on the integer parser, not an answer
 
 _NUMBER = re.compile(r"""
-    (?<![\w.,])                      # not inside a word or a longer number
-    (?:(?<![\d)])[-+−])?             # a sign, unless it is a minus between two numbers
-    (?:\d{1,3}(?:,\d{3})+|\d+)       # 1,234 or 1234
-    (?:\.\d+)?                       # decimals
-    (?:\s?/\s?\d+(?![\d.]))?         # a fraction
+    (?<![\w.,])                              # not inside a word or a longer number
+    (?:(?<![0-9)])[-+−])?                    # a sign, unless it is a minus between two numbers
+    (?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)      # 1,234 or 1234
+    (?:\.[0-9]+)?                            # decimals
+    (?:\s?/\s?[0-9]+(?![0-9.]))?             # a fraction
 """, re.VERBOSE)
-_LATEX_FRACTION = re.compile(r"([-+−]?)\\[dt]?frac\{(\d+)\}\{(\d+)\}")
+_LATEX_FRACTION = re.compile(r"([-+−]?)\\[dt]?frac\{([0-9]+)\}\{([0-9]+)\}")
 _DECORATION = re.compile(r"\\[,!;: ]|\\?[$]|\\left|\\right")
 
 
@@ -79,9 +79,9 @@ def as_number(text: str) -> Fraction | None:
     if len(text) > LONGEST_NUMBER:
         return None
     text = _LATEX_FRACTION.sub(r"\1\2/\3", text)
-    if not _NUMBER.fullmatch(text) or not text.isascii() and "−" not in text:
+    if not _NUMBER.fullmatch(text):
         return None
-    numerator, _, denominator = text.replace("−", "-").replace(",", "").replace(" ", "").partition("/")
+    numerator, _, denominator = text.replace("−", "-").replace(",", "").partition("/")
     if denominator and not int(denominator):
         return None
     return Fraction(numerator) / int(denominator or 1)

@@ -26,8 +26,7 @@ class RewardNotFound(RewardError):
     """A reward that cannot be made from what was written: the message says why and what would work."""
 
     def __init__(self, message: str):
-        Exception.__init__(self, message)
-        self.function, self.row, self.message = "", None, message
+        super().__init__("", None, message)
 
 
 @dataclass
@@ -111,10 +110,9 @@ def _from_file(text: str) -> Reward:
     path, _, function = text.rpartition(":") if ".py:" in text else (text, "", "")
     if not Path(path).is_file():
         raise RewardNotFound(f"There is no reward file {path}.")
-    from lab.rewards import files
+    from lab.rewards.sandbox import file_reward
 
-    loaded = files.load(Path(path), function or None)
-    return Reward(loaded.__name__, loaded, doc=loaded.__doc__ or "")
+    return file_reward(Path(path), function or None)
 
 
 def _make_names_unique(rewards: list[Reward]) -> None:

@@ -99,11 +99,11 @@ def _call_and_locate(reward: Reward, batch: Batch, groups: Sequence[Group]):
     try:
         return call(reward.name, reward.function, batch)
     except RewardError as error:
-        if error.row is None:
-            raise
-        group, completion = _place(groups, error.row)
-        raise RewardError(error.function, error.row,
-                          f"(prompt {group + 1}, completion {completion + 1}) {error.message}") from error.__cause__
+        error.function = reward.name
+        if error.row is not None:
+            group, completion = _place(groups, error.row)
+            error.place = f"prompt {group + 1}, completion {completion + 1}"
+        raise
 
 
 def _place(groups: Sequence[Group], row: int) -> tuple[int, int]:

@@ -1,0 +1,416 @@
+"""Reward functions: the contract with TRL, built-ins, answers found and compared, totals of a group."""
+
+from __future__ import annotations
+
+import math
+import re
+import subprocess
+import sys
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lab.records import Completion, Group
+from lab.rewards import BUILTINS, RewardError, RewardNotFound, TrainerState, resolve, score, text_of, total
+from lab.rewards.extract import as_number, last_boxed, last_number, same_answer, tagged
+from lab.rewards.resolve import parse_call
+
+
+def group(texts, index=0, prompt="What is 1 + 1?", **columns):
+    completions = [Completion(i, text, list(range(len(text.split()) + 1)), True) for i, text in enumerate(texts)]
+    return Group(index, prompt, [1, 2], {"prompt": prompt, **columns}, completions)
+
+
+def scored(rewards, texts, weights=None, **columns):
+    """The group after scoring."""
+    made = group(texts, **columns)
+    score(resolve(rewards), weights, [made])
+    return made
+
+
+def values(reward, texts, **columns):
+    """What one reward gives for each text."""
+    made = scored([reward], texts, **columns)
+    (name,) = made.completions[0].rewards
+    return [completion.rewards[name] for completion in made.completions]
+
+
+# -- the contract
+
+
+def test_a_function_gets_trls_keywords_group_after_group():
+    seen = {}
+
+    def spy(prompts, completions, completion_ids, answer, trainer_state, log_extra, log_metric, **kwargs):
+        seen.update(prompts=prompts, completions=completions, ids=completion_ids, answer=answer, state=trainer_state, more=kwargs)
+        return [0.0] * len(completions)
+
+    groups = [group(["a", "b"], 0, "p", answer="1", level=3), group(["c", "d"], 1, "q", answer="2", level=4)]
+    score(resolve([spy]), None, groups, trainer_state=TrainerState(global_step=7, max_steps=9), system_prompt="Be brief.")
+    assert [c[0]["content"] for c in seen["completions"]] == ["a", "b", "c", "d"]
+    assert seen["completions"][0][0]["role"] == "assistant"
+    assert seen["prompts"][2] == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "q"}]
+    assert seen["answer"] == ["1", "1", "2", "2"]
+    assert seen["more"] == {"level": [3, 3, 4, 4]}
+    assert seen["ids"][0] == [0, 1]
+    assert (seen["state"].global_step, seen["state"].max_steps) == (7, 9)
+
+
+def test_a_function_is_called_once_per_batch():
+    calls = []
+
+    def count(completions, **kwargs):
+        calls.append(len(completions))
+        return [1.0] * len(completions)
+
+    rewards = resolve([count])
+    score(rewards, None, [group(["a", "b"]), group(["c"])])
+    score(rewards, None, [group(["a", "b"]), group(["c"])])
+    assert calls == [3, 3]
+
+
+@pytest.mark.parametrize("function", [
+    lambda completions, **kwargs: [len(c) for c in completions],
+    lambda completions, **kwargs: [len(re.findall(".", c)) for c in completions],
+    lambda completions, **kwargs: [len(c.strip()) if "a" in c else 0 for c in completions],
+    lambda completions, **kwargs: [len(c[0]["content"]) for c in completions],
+    lambda completions, **kwargs: [len(c[-1].get("content")) for c in completions],
+    lambda completions, **kwargs: [len("".join(m["content"] for m in c)) for c in completions],
+    lambda completions, **kwargs: [len(c if isinstance(c, str) else c[0]["content"]) for c in completions],
+    lambda completions, **kwargs: [len(c[0]["content"]) if len(c) == 1 else -1 for c in completions],
+    lambda completions, **kwargs: [len(text_of(c)) for c in completions],
+    lambda completions: [len(f"{c}") for c in completions],
+])
+def test_functions_written_for_text_and_for_messages_both_work(function):
+    reward = resolve([function])
+    for _ in range(2):  # the second call knows the form already
+        made = group(["abc", "abcde"])
+        score(reward, None, [made])
+        assert [c.reward for c in made.completions] == [3.0, 5.0]
+
+
+def test_an_annotation_of_strings_is_believed_at_the_first_call():
+    forms = []
+
+    def typed(completions: list[str], **kwargs):
+        forms.append(type(completions[0]))
+        return [0.0 for _ in completions]
+
+    scored([typed], ["a"])
+    assert forms == [str]
+
+
+def test_async_functions_work_also_where_an_event_loop_runs():
+    import asyncio
+
+    async def later(completions, **kwargs):
+        await asyncio.sleep(0)
+        return [1.0, 2.0]
+
+    async def notebook():
+        return values(later, ["a", "b"])
+
+    assert values(later, ["a", "b"]) == [1.0, 2.0]
+    assert asyncio.run(notebook()) == [1.0, 2.0]
+
+
+def test_numpy_arrays_scalars_and_bools_are_numbers():
+    assert values(lambda completions, **k: np.array([0.5, 1]), ["a", "b"]) == [0.5, 1.0]
+    assert values(lambda completions, **k: [np.float32(0.5), True], ["a", "b"]) == [0.5, 1.0]
+    assert values(lambda completions, **k: (Fraction(1, 4), 2), ["a", "b"]) == [0.25, 2.0]
+
+
+@pytest.mark.parametrize("returned, row, said", [
+    ([1.0], None, "1 values for 2 completions"),
+    (3.0, None, "a list with one number or None"),
+    ("ab", None, "a list with one number or None"),
+    (None, None, "a list with one number or None"),
+    ({"a": 1, "b": 2}, None, "a list with one number or None"),
+    ([1.0, "1.0"], 1, "the str '1.0'; expected a number"),
+    ([float("nan"), 1.0], 0, "returned nan; expected a finite number"),
+    ([1.0, float("inf")], 1, "returned inf; expected a finite number"),
+    ([1.0, [2.0]], 1, "the list [2.0]; expected a number"),
+    ([10 ** 400, 1.0], 0, "expected a finite number"),
+    ([1j, 1.0], 0, "expected a number"),
+])
+def test_a_wrong_return_is_refused_with_name_row_and_what_was_expected(returned, row, said):
+    def broken(completions, **kwargs):
+        return returned
+
+    with pytest.raises(RewardError) as caught:
+        scored([broken], ["a", "b"])
+    assert (caught.value.function, caught.value.row) == ("broken", row)
+    assert said in str(caught.value) and str(caught.value).startswith("Reward broken")
+
+
+def test_the_row_is_also_given_as_prompt_and_completion():
+    with pytest.raises(RewardError, match=r"row 3 \(prompt 2, completion 2\)"):
+        score(resolve([lambda completions, **k: [0, 0, 0, "x"]]), None, [group(["a", "b"]), group(["c", "d"], 1)])
+
+
+def test_an_exception_names_function_kind_and_line():
+    def broken(completions, **kwargs):
+        return [1 / 0 for _ in completions]
+
+    with pytest.raises(RewardError, match=r"Reward broken: raised ZeroDivisionError: division by zero \(line \d+ of .*test_rewards"):
+        scored([broken], ["a"])
+
+
+def test_a_missing_column_is_named_with_those_that_exist():
+    with pytest.raises(RewardError, match="it needs solution, .* there is prompts, completions, completion_ids, answer"):
+        scored([lambda completions, solution, **k: [1.0]], ["a"], answer="1")
+
+
+def test_a_failed_scoring_leaves_the_groups_as_they_were():
+    made = group(["a", "b"])
+    with pytest.raises(RewardError):
+        score(resolve([lambda completions, **k: [1.0, 2.0], lambda completions, **k: [1.0]]), None, [made])
+    assert made.completions[0].rewards == {} and made.completions[0].reward is None and made.mean is None
+
+
+def test_log_extra_and_log_metric_arrive():
+    def talkative(completions, log_extra, log_metric, **kwargs):
+        log_extra("seen", [text_of(c).upper() for c in completions])
+        log_metric("share", 0.0)
+        log_metric("share", 1.0)
+        return [0.0 for _ in completions]
+
+    made = group(["a", "b"])
+    assert score(resolve([talkative]), None, [made]) == {"share": 0.5}
+    assert [c.extra for c in made.completions] == [{"seen": "A"}, {"seen": "B"}]
+
+
+def test_a_column_called_like_a_parameter_of_a_builtin_does_no_harm():
+    assert values("accuracy(source='number')", ["so 4", "5"], answer="4", source="a textbook") == [1.0, 0.0]
+
+
+# -- totals
+
+
+def test_the_total_is_the_weighted_sum():
+    # .8·1 + .2·0 and .8·0 + .2·1
+    made = scored([lambda completions, **k: [1, 0], lambda completions, **k: [0, 1]], ["a", "b"], weights=(0.8, 0.2))
+    assert [c.reward for c in made.completions] == [0.8, 0.2]
+
+
+def test_none_is_not_a_zero():
+    # the second function does not apply to b: b's total is .8·.5 scaled by (.8 + .2)/.8 = .5, not .4
+    assert total([0.5, None], [0.8, 0.2]) == pytest.approx(0.5)
+    assert total([None, None], [0.8, 0.2]) is None
+    assert total([None, 1.0], [1.0, 0.0]) == 0.0
+    # a penalty's weight counts by its size: (2·1) · (2 + 1)/2 = 3
+    assert total([1.0, None], [2.0, -1.0]) == 3.0
+
+
+def test_a_completion_without_any_reward_is_left_out_of_mean_and_std():
+    made = scored([lambda completions, **k: [1.0, None, 3.0]], ["a", "b", "c"])
+    assert [c.reward for c in made.completions] == [1.0, None, 3.0]
+    assert made.mean == 2.0 and made.std == pytest.approx(math.sqrt(2)) and made.dead is False
+
+
+def test_mean_and_sample_std_of_a_group():
+    # rewards 1, 0, 0, 0: mean .25, Σ(r−m)² = .5625 + 3·.0625 = .75, std = √(.75/3) = .5
+    made = scored([lambda completions, **k: [1, 0, 0, 0]], list("abcd"))
+    assert (made.mean, made.std, made.dead) == (0.25, 0.5, False)
+
+
+def test_equal_rewards_make_a_dead_group_despite_float_noise():
+    made = scored([lambda completions, **k: [0.3, 0.1 + 0.2, 0.3]], list("abc"))
+    assert made.dead is True
+    assert scored([lambda completions, **k: [None, None]], list("ab")).dead is True
+    assert scored([lambda completions, **k: [0.0, 1e-6]], list("ab")).dead is False
+
+
+@given(st.lists(st.floats(-100, 100), min_size=2, max_size=16))
+def test_summary_agrees_with_numpy(rewards):
+    made = scored([lambda completions, **k: rewards], ["x"] * len(rewards))
+    assert made.mean == pytest.approx(np.mean(rewards), abs=1e-9)
+    assert made.std == pytest.approx(np.std(rewards, ddof=1), abs=1e-9)
+
+
+# -- names, parameters, files
+
+
+def test_parameters_are_read_without_evaluating_anything():
+    assert parse_call("accuracy") == ("accuracy", {})
+    assert parse_call(" accuracy(source='boxed', ignore_case=True) ") == ("accuracy", {"source": "boxed", "ignore_case": True})
+    assert parse_call("length_target(target=-1.5)") == ("length_target", {"target": -1.5})
+
+
+@pytest.mark.parametrize("text, said", [
+    ("nope", "no built-in reward 'nope'"), ("accuracy('boxed')", "Cannot read"), ("accuracy(source=open('x'))", "Cannot read"),
+    ("accuracy(**{})", "Cannot read"), ("accuracy(", "Cannot read"), ("os.system('x')", "Cannot read"), ("", "Cannot read"),
+    ("accuracy(sauce=1)", "no parameter 'sauce'. Its parameters: source"), ("accuracy(source='x')", "source is 'x': choose one of"),
+    ("length_target(width=0)", "width is 0"), ("missing_file.py", "no reward file missing_file.py"),
+])
+def test_a_reward_that_cannot_be_made_is_refused_in_a_sentence(text, said):
+    with pytest.raises(RewardNotFound, match=re.escape(said)):
+        resolve([text])
+
+
+def test_two_functions_of_one_name_keep_apart():
+    rewards = resolve(["accuracy", "accuracy(source='number')"])
+    assert [reward.name for reward in rewards] == ["accuracy", "accuracy_2"]
+    assert rewards[1].parameters["source"] == "number" and rewards[1].doc.startswith("1 if the answer")
+
+
+def test_a_file_runs_in_a_worker_with_text_or_messages(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("import os\nPID = os.getpid()\n"
+                    "def as_text(completions, answer, log_metric, **kwargs):\n"
+                    "    log_metric('pid', PID)\n"
+                    "    return [float(a in c) for c, a in zip(completions, answer)]\n"
+                    "def as_messages(completions, **kwargs):\n"
+                    "    return [len(c[0]['content']) for c in completions]\n")
+    import os
+
+    rewards = resolve([f"{path}:as_text", f"{path}:as_messages"])
+    made = group(["4!", "five"], answer="4")
+    metrics = score(rewards, None, [made])
+    assert [c.rewards for c in made.completions] == [{"as_text": 1.0, "as_messages": 2.0}, {"as_text": 0.0, "as_messages": 4.0}]
+    assert metrics["pid"] != os.getpid()
+
+
+def test_an_error_in_a_file_names_its_line(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("def bad(completions, **kwargs):\n    x = 1\n    return [c[0]['content'] / 2 for c in completions]\n")
+    with pytest.raises(RewardError, match="line 3"):
+        score(resolve([path]), None, [group(["a"])])
+
+
+def test_rewards_import_no_torch():
+    code = "import sys, lab.rewards, lab.tasks; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+# -- finding and comparing answers
+
+
+@pytest.mark.parametrize("text, found", [
+    ("<answer>4</answer>", "4"), ("x <answer> 4\n</answer> y", "4"), ("<answer></answer>", ""),
+    ("4", None), ("<answer>4", None), ("4</answer>", None), ("</answer>4<answer>", None),
+    ("<answer>4</answer><answer>4</answer>", None), ("<answer><answer>4</answer>", None), ("<ANSWER>4</ANSWER>", None),
+])
+def test_the_tagged_answer_needs_exactly_one_pair(text, found):
+    assert tagged(text) == found
+
+
+@pytest.mark.parametrize("text, found", [
+    (r"\boxed{4}", "4"), (r"\boxed{1} then \boxed{2}", "2"), (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
+    (r"\boxed{1} then \boxed{2", "1"), (r"\boxed{\{1, 2\}}", r"\{1, 2\}"), (r"\boxed{a\}b}", r"a\}b"), (r"\boxed{}", ""),
+    (r"\boxed 4", None), (r"boxed{4}", None), (r"\boxed{" * 5, None), (r"\boxed{\boxed{3}}", "3"),
+])
+def test_the_last_balanced_box_is_found(text, found):
+    assert last_boxed(text) == found
+
+
+@pytest.mark.parametrize("text, found", [
+    ("It is 4.", "4"), ("1 + 2 = 3", "3"), ("from 7 to -3", "-3"), ("5-3", "3"), ("costs $1,234.50.", "1,234.50"),
+    ("one half is 1/2", "1/2"), ("3.14", "3.14"), ("v2 and x3", None), ("none", None), ("= −5", "−5"), ("12,5", "12"),
+    ("10 apples, 20 pears", "20"), ("(8)", "8"), ("**42**", "42"),
+])
+def test_the_last_number_is_found(text, found):
+    assert last_number(text) == found
+
+
+@pytest.mark.parametrize("text, value", [
+    ("4", 4), ("-4", -4), ("+4", 4), ("4.0", 4), ("0.5", Fraction(1, 2)), ("1/2", Fraction(1, 2)), ("-1 / 2", Fraction(-1, 2)),
+    ("1,234", 1234), ("1,234,567.5", Fraction(2469135, 2)), (r"\frac{3}{4}", Fraction(3, 4)), (r"-\dfrac{3}{4}", Fraction(-3, 4)),
+    ("$5", 5), (r"\$5", 5), ("5.", 5), ("−5", -5), (" 007 ", 7),
+    ("", None), ("four", None), ("4 apples", None), ("1/0", None), ("1e5", None), ("nan", None), ("inf", None), ("12,34", None),
+    ("1.2.3", None), ("٣", None), ("9" * 201, None), ("--4", None), ("1/2/3", None),
+])
+def test_numbers_are_read_exactly(text, value):
+    assert as_number(text) == value
+
+
+@pytest.mark.parametrize("given_text, expected, same", [
+    ("4", "4", True), ("4.0", "4", True), ("0.5", "1/2", True), (r"\frac{1}{2}", "0.5", True), ("1,000", "1000", True),
+    ("0.1", "1/10", True), ("0.3333333333", "1/3", False), ("4", "5", False), ("even", "even", True), ("even ", " even", True),
+    ("New  York", "New York", True), ("Even", "even", False), ("four", "4", False), ("", "", True), ("4 or 5", "4", False),
+])
+def test_answers_are_compared_exactly(given_text, expected, same):
+    assert same_answer(given_text, expected) is same
+
+
+@given(st.fractions(max_denominator=1000), st.sampled_from(["", " ", "  \n"]))
+def test_every_fraction_equals_itself_however_it_is_padded(number, padding):
+    assert as_number(f"{padding}{number}{padding}") == number
+    assert same_answer(f"{padding}{number}", str(number))
+
+
+@given(st.integers(-10**12, 10**12), st.text(alphabet=st.characters(exclude_categories=["N", "L"], exclude_characters="-+−_.,/\\")))
+def test_the_last_number_is_found_behind_any_punctuation(number, noise):
+    assert as_number(last_number(f"{noise} {number} ")) == number
+
+
+@given(st.text())
+def test_extraction_never_raises_and_finds_what_was_put_there(noise):
+    tagged(noise), last_boxed(noise), last_number(noise), as_number(noise)
+    assert last_boxed(noise + r" \boxed{42}") == "42"
+
+
+# -- built-ins
+
+
+def test_accuracy_looks_only_where_it_is_told_to():
+    texts = ["<answer>4</answer>", r"\boxed{4}", "It is 4", "<answer>5</answer> 4"]
+    assert values("accuracy", texts, answer="4") == [1, 0, 0, 0]
+    assert values("accuracy(source='boxed')", texts, answer="4") == [0, 1, 0, 0]
+    assert values("accuracy(source='number')", texts, answer="4") == [1, 1, 1, 1]
+    assert values("accuracy", ["<answer>4</answer>"], answer=None) == [None]
+    assert values("accuracy(column='solution', tag='final')", ["<final>1/2</final>"], solution=0.5) == [1]
+
+
+def test_accuracy_without_its_column_says_which_there_are():
+    with pytest.raises(RewardError, match="no column 'answer' .they have level"):
+        scored(["accuracy"], ["4"], level=1)
+
+
+@pytest.mark.parametrize("text, value", [
+    ("<think>a</think><answer>b</answer>", 1), ("  <think>a</think>\n\n<answer>b</answer>\n", 1),
+    ("<think>a\nb</think><answer>3 < 4</answer>", 1), ("<think>a</think>so<answer>b</answer>", 0),
+    ("<think></think><answer>b</answer>", 0), ("<think>a</think><answer> </answer>", 0), ("<answer>b</answer>", 0),
+    ("<answer>b</answer><think>a</think>", 0), ("<think>a</think><answer>b</answer>!", 0), ("x<think>a</think><answer>b</answer>", 0),
+    ("<think>a</think><think>a</think><answer>b</answer>", 0), ("<think>a<answer>b</answer></think>", 0),
+    ("<think>a</think><answer>b", 0), ("", 0), ("<think>a</think><answer>b</answer><answer>c</answer>", 0),
+])
+def test_format_wants_both_parts_once_in_order_and_nothing_else(text, value):
+    assert values("format", [text]) == [value]
+
+
+def test_format_tags_can_be_renamed_or_thinking_left_out():
+    assert values("format(think='reasoning', answer='final')", ["<reasoning>a</reasoning><final>b</final>"]) == [1]
+    assert values("format(think=None)", ["<answer>b</answer>", "<think>a</think><answer>b</answer>"]) == [1, 0]
+
+
+def test_length_target_is_smooth_and_highest_at_the_target():
+    # one width away: exp(−½)
+    assert values("length_target(target=3, width=2, unit='words')", ["a b c", "a", "a b c d e"]) == pytest.approx(
+        [1, math.exp(-0.5), math.exp(-0.5)])
+    assert values("length_target(target=2, width=1, unit='characters')", ["ab"]) == [1]
+    assert values("length_target(target=2, width=1)", ["a"]) == [1]  # group() gives one token per word and a stop token
+
+
+def test_brevity_and_word_penalty_count_words():
+    assert values("brevity", ["Apple", "An apple", ""]) == [1, 0.5, 0]
+    assert values("word_penalty", ["An apple", ""]) == pytest.approx([-0.04, 0])
+
+
+def test_every_docstring_example_is_true():
+    import doctest
+
+    for factory in BUILTINS.values():
+        runner = doctest.DocTestRunner()
+        for example in doctest.DocTestFinder().find(factory, globs=vars(sys.modules[factory.__module__]) | BUILTINS):
+            runner.run(example)
+        assert runner.summarize().failed == 0 and runner.tries > 0, factory.__name__
+
+
+def test_every_builtin_reward_has_a_first_line_and_defaults():
+    for name, factory in BUILTINS.items():
+        assert factory.__doc__ and len(factory.__doc__.split("\n")[0]) <= 120, name
+        assert factory.__name__ == name
