@@ -1,0 +1,29 @@
+// Talks to the lab's own routes, wherever the page is mounted.
+
+export class LabError extends Error {
+  constructor(message, status) {
+    super(message);
+    this.status = status; // 0: no answer at all
+  }
+}
+
+export const get = (path) => ask(path, {});
+export const post = (path, body = {}) =>
+  ask(path, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) });
+
+async function ask(path, options) {
+  let answer;
+  try {
+    answer = await fetch(root() + path, { credentials: "same-origin", ...options });
+  } catch {
+    throw new LabError("The lab does not answer.", 0);
+  }
+  const content = await answer.json().catch(() => ({}));
+  if (!answer.ok) throw new LabError(content.error ?? `The lab answered with status ${answer.status}.`, answer.status);
+  return content;
+}
+
+export function root() {
+  const base = window.gradio_config?.root ?? location.origin;
+  return base.endsWith("/") ? base : base + "/";
+}

@@ -1,0 +1,1 @@
+export function mount() {} export function show() {}

@@ -1,0 +1,112 @@
+// Starting and steering a run: what the strip's buttons do, and when each can.
+
+import { post } from "./api.js";
+import * as poll from "./poll.js";
+
+const ALIVE = ["queued", "loading", "training", "paused"];
+let pendingSteps = null; // set while the form's values are on their way: start, then pause after so many
+let problem = null;
+const listeners = [];
+
+/** Listens to what went wrong with the last thing asked for: a sentence, or null. */
+export function onProblem(listener) {
+  listeners.push(listener);
+}
+
+export function report(sentence) {
+  problem = sentence;
+  listeners.forEach((listener) => listener(problem));
+}
+
+/** Goes on with a paused run; otherwise starts what the Train form says. */
+export function train() {
+  if (possible().train !== true) return;
+  if (poll.state.run?.status === "paused" && isOwn()) return command("resume");
+  start(null);
+}
+
+/** n steps, then pause. */
+export function steps(n) {
+  if (possible().step !== true) return;
+  if (isAlive()) return command("step", { n });
+  start(n);
+}
+
+export async function command(kind, args = {}) {
+  if (kind in possible() && possible()[kind] !== true) return;
+  await attempt(() => post(`api/runs/${encodeURIComponent(poll.state.run.id)}/commands`, { kind, args }));
+}
+
+export async function resume(run) {
+  await attempt(() => post(`api/runs/${encodeURIComponent(run)}/commands`, { kind: "resume_run", args: {} }));
+}
+
+export async function restartEngine() {
+  await attempt(() => post("api/engine/restart"));
+}
+
+/** The Train form's hidden start button calls this with what it holds. */
+export async function startWith(config) {
+  const wanted = pendingSteps;
+  pendingSteps = null;
+  await attempt(async () => {
+    const { run } = await post("api/runs", { config, ...(wanted ? { steps: wanted } : {}) });
+    poll.show(run);
+  });
+}
+
+/** For each button: true, or why not. */
+export function possible() {
+  const { phase, run, contact, engine } = poll.state;
+  const off = contact === "lost" ? "Off until the lab answers." : engine.state === "dead" ? "The engine has stopped." : null;
+  const alive = isAlive(), status = run?.status;
+  const noRun = "No run is going.";
+  return {
+    train: off ?? (alive && status !== "paused" ? "The run is going already." : true),
+    pause: off ?? (!alive ? noRun : status === "paused" ? "The run is paused already." : true),
+    step: off ?? (phase === "training" ? "Pause first to go step by step." : status === "loading" || status === "queued" ? "The run is about to start." : true),
+    more: off ?? (phase === "training" ? "Pause first to ask for ten more." : status === "loading" || status === "queued" ? "The run is about to start." : true),
+    stop: off ?? (alive ? true : noRun),
+  };
+}
+
+export function isAlive() {
+  return isOwn() && ALIVE.includes(poll.state.run.status);
+}
+
+function isOwn() {
+  return poll.state.run !== null && poll.state.run.kind !== "recorded";
+}
+
+/** Seconds spent in steps so far. Thinned rows stand for the ones left out. */
+export function elapsed() {
+  const times = poll.series("step_time").filter((time) => time !== null);
+  const { rows, cursor } = poll.state.steps;
+  if (!times.length) return null;
+  const mean = times.reduce((sum, time) => sum + time, 0) / times.length;
+  return mean * (cursor - rows[0][0] + 1);
+}
+
+/** Estimated seconds to the planned end, from the last five steps. */
+export function timeLeft() {
+  const times = poll.series("step_time").filter((time) => time !== null).slice(-5);
+  const run = poll.state.run;
+  if (!times.length || !run?.max_steps) return null;
+  return (times.reduce((sum, time) => sum + time, 0) / times.length) * Math.max(0, run.max_steps - run.step);
+}
+
+function start(n) {
+  pendingSteps = n;
+  document.querySelector("#train-start button, button#train-start")?.click();
+}
+
+async function attempt(act) {
+  report(null);
+  try {
+    await act();
+  } catch (error) {
+    if (error.status === undefined) throw error;
+    report(error.message);
+  }
+  poll.nudge();
+}

@@ -1,0 +1,12 @@
+"""The page and its HTTP routes: a Gradio form on a FastAPI app, fed by the run store. Nothing in here imports torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def serve(runs_dir: str | Path = "runs", *, port: int = 7860, open_browser: bool = True) -> int:
+    """Open the lab on 127.0.0.1 and block until Ctrl-C. Port 0 takes a free one. Returns the exit status."""
+    from lab.web.server import serve as run  # gradio takes seconds to import: only when the page is wanted
+
+    return run(Path(runs_dir), port=port, open_browser=open_browser)

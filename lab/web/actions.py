@@ -1,0 +1,153 @@
+"""What can be done from the page: plain functions that form events and HTTP routes share.
+
+Each takes the owner who asks and touches only what that owner may see. Nothing here waits for the engine: an action
+leaves a command in the store and answers with its id. Errors for people are ActionError with a sentence.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lab.assets import asset
+from lab.config import ConfigError, RunConfig
+from lab.models.registry import ModelError, resolve as resolve_model
+from lab.rewards import RewardNotFound, resolve as resolve_rewards
+from lab.store import ALIVE_STATUSES, LOCAL_OWNER, Run, Store, open_store
+from lab.tasks import TaskError, load_task
+from lab.web.answers import answer_to
+from lab.web.form import read_form
+
+RUN_COMMANDS = ("pause", "resume", "step", "stop", "resume_run")
+SAMPLE_SETTINGS = ("model", "adapter", "system_prompt", "task", "rewards", "reward_weights", "num_generations", "max_completion_length",
+                   "temperature", "top_p", "top_k", "min_p", "seed", "dtype", "load_in_4bit", "device", "num_threads")
+
+
+class ActionError(Exception):
+    """Something that cannot be done, in a sentence; `status` is its HTTP status."""
+
+    def __init__(self, message: str, status: int = 422):
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass
+class Lab:
+    """The stores behind the page: the runs folder's, and the recorded run that travels with the lab."""
+
+    store: Store
+    demo: Store | None
+
+    @classmethod
+    def open(cls, runs_dir: Path) -> Lab:
+        try:
+            demo = Store(asset("demo/lab.sqlite3"), read_only=True)
+        except FileNotFoundError:
+            demo = None
+        return cls(open_store(runs_dir), demo)
+
+    def runs(self, owner: str) -> list[Run]:
+        """Runs the owner may see, newest first, recorded ones last."""
+        own = [run for run in self.store.runs() if run.owner in (owner, LOCAL_OWNER)]
+        return own + (self.demo.runs() if self.demo else [])
+
+    def find(self, owner: str, run_id: str) -> tuple[Store, Run]:
+        """A run the owner may see, and the store it lies in. Another owner's run is as unknown as one that never was."""
+        run = self.store.run(run_id)
+        if run and run.owner in (owner, LOCAL_OWNER):
+            return self.store, run
+        recorded = self.demo.run(run_id) if self.demo else None
+        if recorded:
+            return self.demo, recorded
+        raise ActionError(f"There is no run {run_id!r} here.", 404)
+
+    def current_run(self, owner: str) -> Run | None:
+        """What the page shows when its address names no run: one that is going, else the newest, else the recorded one."""
+        runs = self.runs(owner)
+        going = [run for run in runs if run.status in ALIVE_STATUSES and run.kind != "recorded"]
+        return (going or runs or [None])[0]
+
+
+def sample(lab: Lab, owner: str, prompt: str, settings: dict[str, Any], adapter: str = "base") -> dict[str, int]:
+    """Asks for one group of completions to `prompt`. `adapter` is "base" or the id of a run."""
+    if not prompt.strip():
+        raise ActionError("The prompt is empty: type a question or take one of the examples.")
+    config = _config({name: value for name, value in settings.items() if name in SAMPLE_SETTINGS})
+    if adapter != "base":
+        lab.find(owner, adapter)
+    row = {"prompt": prompt, **known_answer(prompt)}
+    command = lab.store.send_command("sample", {"config": config.to_dict(), "prompts": [row], "adapter": adapter}, owner=owner)
+    return {"command": command.id, "rollout": command.result["rollout"]}
+
+
+def known_answer(prompt: str) -> dict[str, str]:
+    """{"answer": …} if the prompt is an arithmetic question; otherwise {}, and accuracy is "not applicable"."""
+    answer = answer_to(prompt)
+    return {} if answer is None else {"answer": answer}
+
+
+def cancel(lab: Lab, owner: str, command_id: int) -> dict[str, int]:
+    """Stops a sample that waits or is being written."""
+    asked = lab.store.command(command_id)
+    if asked is None or asked.owner != owner:
+        raise ActionError(f"There is no command {command_id} here.", 404)
+    return {"command": lab.store.send_command("cancel", {"command": command_id}, owner=owner).id}
+
+
+def start_run(lab: Lab, owner: str, settings: dict[str, Any], name: str | None = None, steps: int | None = None) -> dict[str, Any]:
+    """A new run with these settings; `steps` lets it pause after so many."""
+    config = _config(settings)
+    going = [run for run in lab.runs(owner) if run.status in ALIVE_STATUSES and run.owner == owner]
+    if going:
+        raise ActionError(f"{going[0].name} is still {going[0].status}: stop it first, or let it finish.", 409)
+    name = name or f"{config.task if isinstance(config.task, str) else 'own prompts'} {time.strftime('%H:%M:%S')}"
+    run = lab.store.create_run(config.to_dict(), name=name, owner=owner)
+    args = {"config": config.to_dict(), "name": name} | ({"steps": steps} if steps else {})
+    command = lab.store.send_command("train", args, owner=owner, run=run)
+    return {"run": run, "command": command.id}
+
+
+def command_run(lab: Lab, owner: str, run_id: str, kind: str, args: dict[str, Any]) -> dict[str, int]:
+    """pause, resume, step {n}, stop, resume_run for a run of the owner's."""
+    if kind not in RUN_COMMANDS:
+        raise ActionError(f"A run has no command {kind!r}. Commands: {', '.join(RUN_COMMANDS)}.")
+    _, run = lab.find(owner, run_id)
+    if run.kind == "recorded":
+        raise ActionError("This run is a recording: start one of your own with Train.", 409)
+    return {"command": lab.store.send_command(kind, args, owner=owner, run=run_id).id}
+
+
+def first_run(model: str = "tiny") -> RunConfig:
+    """The settings with which this model visibly learns on its first run."""
+    return RunConfig(model="tiny", task="add2", num_generations=8, prompts_per_step=8, reward_weights=(0.8,0.2), learning_rate=2e-3, lr_scheduler_type="linear", lr_end_ratio=.1, warmup_steps=3, max_steps=40, max_completion_length=48, system_prompt="")
+
+
+def presets(): return {"first run · tiny": first_run()}
+def preset_values(name): return {k: getattr(presets()[name], k) for k in RunConfig.__dataclass_fields__}
+
+
+def examples(model: str, task: str) -> dict[str, Any]:
+    """Prompts to offer beside the prompt box, and what the model is limited to, in a sentence."""
+    try:
+        source = resolve_model(model)
+    except ModelError as error:
+        return {"examples": [], "note": str(error), "size": None}
+    try:
+        prompts = load_task(task).examples if task else ()
+    except TaskError:
+        prompts = ()
+    shown = list(dict.fromkeys([*prompts[:3], *source.examples]))[:5]
+    return {"examples": shown, "note": source.only or source.note, "params": source.params}
+
+
+def _config(settings: dict[str, Any]) -> RunConfig:
+    try:
+        config = RunConfig.from_dict(read_form(settings))
+        resolve_model(config.model)
+        resolve_rewards(config.rewards)
+        load_task(config.task)
+    except (ConfigError, ModelError, RewardNotFound, TaskError) as error:
+        raise ActionError(str(error)) from error
+    return config

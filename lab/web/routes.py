@@ -1,0 +1,163 @@
+"""HTTP routes: JSON over the run store, for the page and for other programs.
+
+    GET  /api/runs                                    GET  /api/live?run=…&after=…
+    GET  /api/runs/{run}                              GET  /api/samples/{rollout}
+    GET  /api/runs/{run}/steps?after=N                POST /api/sample
+    GET  /api/runs/{run}/steps/{n}/groups             POST /api/runs
+    GET  /api/runs/{run}/steps/{n}/groups/{g}/tokens  POST /api/runs/{run}/commands
+
+Every one answers only with what `current_user` may see. `lab.web.security.Guard` has checked Host and Origin before.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Depends, FastAPI, Request, Response
+
+from lab import charts, glossary
+from lab.web import actions, presence, views
+from lab.web.actions import ActionError, Lab
+from lab.web.presence import Keeper
+from lab.web.security import current_user
+
+Owner = Annotated[str, Depends(current_user)]
+LARGE = 2000  # bytes from which compressing pays
+
+
+def add_routes(app: FastAPI, lab: Lab, keeper: Keeper) -> None:
+    app.state.lab, app.state.keeper = lab, keeper
+    app.include_router(router)
+    app.add_exception_handler(ActionError, lambda request, error: _json(request, {"error": str(error)}, error.status))
+
+
+def the_lab(request: Request) -> Lab:
+    return request.app.state.lab
+
+
+TheLab = Annotated[Lab, Depends(the_lab)]
+router = APIRouter(prefix="/api")
+
+
+@router.get("/runs")
+def list_runs(request: Request, owner: Owner, lab: TheLab) -> Response:
+    return _json(request, {"runs": [views.run_view(run) for run in lab.runs(owner)]})
+
+
+@router.get("/runs/{run_id}")
+def show_run(request: Request, run_id: str, owner: Owner, lab: TheLab) -> Response:
+    store, run = lab.find(owner, run_id)
+    return _json(request, views.run_details(run, store.events(run_id)))
+
+
+@router.get("/runs/{run_id}/steps")
+def steps(request: Request, run_id: str, owner: Owner, lab: TheLab, after: int = 0, columns: str | None = None) -> Response:
+    """Metrics of the steps after `after`. `columns=curves` gives what the curves need, and `smooth` beside it."""
+    store, run = lab.find(owner, run_id)
+    found = store.steps_after(run_id, max(0, after - charts.WINDOW), limit=None)
+    wanted = charts.curve_columns(found.columns) if columns == "curves" else columns.split(",") if columns else None
+    return _json(request, views.steps_view(run, found, after, wanted))
+
+
+@router.get("/runs/{run_id}/steps/{step}/groups")
+def groups(request: Request, run_id: str, step: int, owner: Owner, lab: TheLab) -> Response:
+    store, run = lab.find(owner, run_id)
+    record = store.step(run_id, step)
+    if record is None:
+        raise ActionError(f"Run {run.name} has no step {step}.", 404)
+    return _json(request, {"run": run_id, "step": step, "attempt": run.attempt, "functions": views.functions(run.config),
+                           "groups": [views.group_view(group) for group in record.groups]})
+
+
+@router.get("/runs/{run_id}/steps/{step}/groups/{group}/tokens")
+def tokens(request: Request, run_id: str, step: int, group: int, owner: Owner, lab: TheLab) -> Response:
+    store, run = lab.find(owner, run_id)
+    found = store.tokens(run_id, step, group)
+    if found is None:
+        raise ActionError(f"Run {run.name} has no group {group} at step {step}.", 404)
+    return _json(request, {"run": run_id, "step": step, "group": views.tokens_view(found)})
+
+
+@router.get("/live")
+def live(request: Request, owner: Owner, lab: TheLab, run: str | None = None, after: float = 0.0) -> Response:
+    """What is going on now: phase, engine, the run, partial texts newer than the cursor, open commands."""
+    return _json(request, presence.now(lab, request.app.state.keeper, owner, run, after))
+
+
+@router.get("/samples/{rollout_id}")
+def show_sample(request: Request, rollout_id: int, owner: Owner, lab: TheLab) -> Response:
+    rollout = lab.store.rollout(rollout_id)
+    if rollout is None or rollout.owner != owner or rollout.kind != "sample":
+        raise ActionError(f"There is no sample {rollout_id} here.", 404)
+    return _json(request, views.sample_view(rollout, lab.store.rollout_groups(rollout_id)))
+
+
+@router.post("/sample")
+def sample(request: Request, owner: Owner, lab: TheLab, body: Annotated[dict[str, Any], Body()]) -> Response:
+    """{"prompt": text, "config": {settings}, "adapter": "base" or a run}"""
+    _only(body, "prompt", "config", "adapter")
+    settings = _part(body, "config", dict, {})
+    return _json(request, actions.sample(lab, owner, _part(body, "prompt", str, ""), settings, _part(body, "adapter", str, "base")))
+
+
+@router.post("/runs")
+def start_run(request: Request, owner: Owner, lab: TheLab, body: Annotated[dict[str, Any], Body()]) -> Response:
+    """{"config": {settings}, "name": text, "steps": pause after so many}; without a config, the first-run preset."""
+    _only(body, "config", "name", "steps")
+    settings = _part(body, "config", dict, None) or actions.first_run().to_dict()
+    return _json(request, actions.start_run(lab, owner, settings, _part(body, "name", str, None), _part(body, "steps", int, None)))
+
+
+@router.post("/runs/{run_id}/commands")
+def command_run(request: Request, run_id: str, owner: Owner, lab: TheLab, body: Annotated[dict[str, Any], Body()]) -> Response:
+    """{"kind": "pause" | "resume" | "step" | "stop" | "resume_run", "args": {}}"""
+    _only(body, "kind", "args")
+    return _json(request, actions.command_run(lab, owner, run_id, _part(body, "kind", str, ""), _part(body, "args", dict, {})))
+
+
+@router.post("/commands/{command_id}/cancel")
+def cancel(request: Request, command_id: int, owner: Owner, lab: TheLab) -> Response:
+    return _json(request, actions.cancel(lab, owner, command_id))
+
+
+@router.post("/engine/restart")
+def restart_engine(request: Request, owner: Owner) -> Response:
+    request.app.state.keeper.restart()
+    return _json(request, {"engine": presence.engine_view(request.app.state.keeper.status)})
+
+
+@router.get("/curves")
+def curves(request: Request, theme: str = "light") -> Response:
+    """Which curves there are, with their Plotly layouts in one theme."""
+    colours = charts.THEMES.get(theme, charts.LIGHT)
+    shown = [{"metric": c.metric, "title": c.title, "unit": c.unit, "digits": c.digits, "smoothing": c.smoothing, "top": c.top,
+              "help": glossary.metric(c.metric).text, "layout": charts.curve_layout(c, colours)} for c in charts.CURVES]
+    return _json(request, {"curves": shown, "dashes": charts.DASHES, "theme": vars(colours)})
+
+
+@router.get("/examples")
+def examples(request: Request, model: str = "tiny", task: str = "") -> Response:
+    return _json(request, actions.examples(model, task))
+
+
+def _part(body: dict[str, Any], name: str, kind: type, default: Any) -> Any:
+    value = body.get(name, default)
+    if value is not default and not isinstance(value, kind):
+        raise ActionError(f"{name} must be a {kind.__name__}.")
+    return value
+
+
+def _only(body: dict[str, Any], *known: str) -> None:
+    unknown = sorted(set(body) - set(known))
+    if unknown:
+        raise ActionError(f"Unknown field {', '.join(unknown)}. Known fields: {', '.join(known)}.")
+
+
+def _json(request: Request, content: Any, status: int = 200) -> Response:
+    body = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    headers = {"cache-control": "no-store"}
+    if len(body) > LARGE and "gzip" in request.headers.get("accept-encoding", ""):
+        body, headers["content-encoding"] = gzip.compress(body, compresslevel=1), "gzip"
+    return Response(body, status, headers, media_type="application/json")

@@ -1,0 +1,96 @@
+"""Puts the web process together: guard, routes, assets, the Gradio page, and the engine it keeps alive.
+
+It binds loopback only and holds no run state: everything it shows is in the store, so it can be killed and started again
+in the middle of a training.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import socket
+import threading
+import webbrowser
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from lab.web.security import Guard, ignore_gradio_environment
+
+ignore_gradio_environment()  # before the first import of gradio
+
+import gradio as gr  # noqa: E402
+import uvicorn  # noqa: E402
+from fastapi import FastAPI  # noqa: E402
+from fastapi.responses import FileResponse  # noqa: E402
+from fastapi.staticfiles import StaticFiles  # noqa: E402
+
+from lab.assets import asset  # noqa: E402
+from lab.jobs import Engine  # noqa: E402
+from lab.web.actions import Lab  # noqa: E402
+from lab.web.page import HEAD, THEME, build_page, page_css  # noqa: E402
+from lab.web.presence import Keeper  # noqa: E402
+from lab.web.routes import add_routes  # noqa: E402
+
+HOST = "127.0.0.1"
+
+
+def build_app(runs_dir: Path) -> FastAPI:
+    """The whole web process as one ASGI app over the runs in `runs_dir`."""
+    keeper = Keeper(Engine(runs_dir))
+    app = FastAPI(title="GRPO Lab", docs_url=None, redoc_url=None, openapi_url=None, lifespan=_keep_engine(keeper))
+    add_routes(app, Lab.open(runs_dir), keeper)
+    for folder in ("css", "js", "fonts"):
+        app.mount(f"/lab/{folder}", Revalidated(directory=asset(folder)))
+    app.get("/lab/vendor/plotly.min.js")(plotly_js)
+    page = build_page()
+    page.queue(default_concurrency_limit=None, max_size=256)
+    app = gr.mount_gradio_app(app, page, path="/", server_name=HOST, footer_links=[], run_history=False, allowed_paths=[],
+                              enable_monitoring=False, max_file_size="20mb", ssr_mode=False, mcp_server=False, pwa=False,
+                              theme=THEME, css=page_css(), head=HEAD, favicon_path=str(asset("css/favicon.svg")))
+    app.add_middleware(Guard)
+    return app
+
+
+def serve(runs_dir: Path, *, port: int, open_browser: bool) -> int:
+    """Serve until Ctrl-C. The address is printed, and opened in a browser if wanted."""
+    listener = _listen(port)
+    address = f"http://{HOST}:{listener.getsockname()[1]}"
+    print(f"GRPO Lab is open at {address} (Ctrl-C ends it; a running training goes on until its last step).", flush=True)
+    server = uvicorn.Server(uvicorn.Config(build_app(runs_dir), log_level="warning", access_log=False))
+    if open_browser:
+        threading.Timer(1.0, webbrowser.open, [address]).start()
+    server.run(sockets=[listener])
+    return 0
+
+
+def _keep_engine(keeper: Keeper):
+    @asynccontextmanager
+    async def lifespan(app: FastAPI):
+        keeper.start()
+        yield
+        keeper.stop()
+
+    return lifespan
+
+
+def _listen(port: int) -> socket.socket:
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind((HOST, port))
+    listener.listen(128)
+    return listener
+
+
+class Revalidated(StaticFiles):
+    """Static files the browser may keep but must ask about: a new version of the lab is seen at the next load."""
+
+    def file_response(self, *args, **kwargs):
+        response = super().file_response(*args, **kwargs)
+        response.headers["cache-control"] = "no-cache"
+        return response
+
+
+def plotly_js() -> FileResponse:
+    """The plotly.js that the plotly package carries: nothing is fetched from outside."""
+    package = Path(importlib.util.find_spec("plotly").origin).parent
+    return FileResponse(package / "package_data" / "plotly.min.js", media_type="text/javascript",
+                        headers={"cache-control": "max-age=86400"})

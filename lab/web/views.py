@@ -1,0 +1,122 @@
+"""Records of the store as the JSON the page and other programs read. Plain dicts in, plain dicts out; no decisions.
+
+A completion's numbers stay numbers (null = not applicable); words for people are made in the page.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lab import charts
+from lab.config import RunConfig
+from lab.records import Completion, Group
+from lab.rewards import resolve
+from lab.store import Live, Rollout, Run, RunEvent, Steps
+
+MAX_POINTS = 1000  # per curve; more cannot be told apart on a screen
+
+
+def run_view(run: Run) -> dict[str, Any]:
+    """What a list of runs and the header strip need."""
+    return {"id": run.id, "name": run.name, "kind": run.kind, "status": run.status, "step": run.step, "attempt": run.attempt,
+            "max_steps": run.config.get("max_steps"), "model": run.config.get("model"), "task": task_name(run.config.get("task")),
+            "prompts": run.config.get("prompts_per_step"), "group_size": run.config.get("num_generations"),
+            "error": run.error, "created": run.created, "updated": run.updated, "info": run.info}
+
+
+def run_details(run: Run, events: list[RunEvent]) -> dict[str, Any]:
+    return run_view(run) | {"config": run.config, "traceback": run.traceback, "parent": run.parent, "parent_step": run.parent_step,
+                            "functions": functions(run.config), "events": [event_view(event) for event in events]}
+
+
+def event_view(event: RunEvent) -> dict[str, Any]:
+    return {"id": event.id, "step": event.step, "attempt": event.attempt, "kind": event.kind, "data": event.data, "created": event.created}
+
+
+def functions(config: dict[str, Any]) -> list[dict[str, Any]]:
+    """Names and weights of the reward functions, in order."""
+    names = config.get("rewards") or list(RunConfig().rewards)
+    weights = config.get("reward_weights") or [1.0] * len(names)
+    return [{"name": name, "weight": weight} for name, weight in zip(_shown_names(names), weights)]
+
+
+def group_view(group: Group) -> dict[str, Any]:
+    return {"index": group.index, "prompt": group.prompt, "answer": group.row.get("answer"), "mean": group.mean, "std": group.std,
+            "dead": group.dead, "verdict": verdict(group), "completions": [completion_view(c) for c in group.completions]}
+
+
+def verdict(group: Group) -> str | None:
+    """Why a dead group teaches nothing: the three kinds ask for different remedies. None for a live or unscored group."""
+    if not group.dead:
+        return None
+    right = {c.rewards.get("accuracy") for c in group.completions}
+    return {1.0: "all right", 0.0: "all wrong"}.get(right.pop(), "all equal") if len(right) == 1 else "all equal"
+
+
+def completion_view(c: Completion) -> dict[str, Any]:
+    return {"index": c.index, "text": c.text, "tokens": len(c.token_ids), "finished": c.finished, "rewards": c.rewards,
+            "reward": c.reward, "advantage": c.advantage}
+
+
+def tokens_view(group: Group) -> dict[str, Any]:
+    """A group with the arrays of every token (float32, one value per token id)."""
+    view = group_view(group)
+    for shown, completion in zip(view["completions"], group.completions):
+        shown["token_ids"] = completion.token_ids
+        shown["arrays"] = {name: [float(value) for value in values] for name, values in completion.arrays.items()}
+    return view | {"prompt_ids": group.prompt_ids}
+
+
+def sample_view(rollout: Rollout, groups: list[Group]) -> dict[str, Any]:
+    return {"rollout": rollout.id, "status": rollout.status, "error": rollout.error, "adapter": rollout.adapter,
+            "adapter_step": rollout.adapter_step, "prompts": rollout.prompts, "settings": rollout.settings,
+            "functions": functions(rollout.settings.get("config") or rollout.settings), "created": rollout.created,
+            "groups": [group_view(group) for group in groups]}
+
+
+def live_view(live: Live) -> dict[str, Any]:
+    return {"rollout": live.rollout, "run": live.run, "step": live.step, "kind": live.kind, "prompt": live.prompt, "group": live.group,
+            "index": live.index, "text": live.text, "tokens": live.n_tokens, "ended": live.ended}
+
+
+def steps_view(run: Run, steps: Steps, after: int, wanted: list[str] | None) -> dict[str, Any]:
+    """Rows after the cursor. With `wanted` columns, `smooth` holds the same rows smoothed, as `lab.charts` draws them.
+
+    `steps` reaches `charts.WINDOW` rows further back than `after`, so that smoothing goes on where it was.
+    """
+    columns = steps.columns if wanted is None else [name for name in wanted if name in steps.columns]
+    places = [steps.columns.index(name) + 1 for name in columns]
+    table = [[row[0], *(row[place] for place in places)] for row in steps.rows]
+    view = {"run": run.id, "state": run.status, "attempt": run.attempt, "columns": columns}
+    fresh = [i for i, row in enumerate(table) if row[0] > after]
+    kept = _thin(fresh)
+    view |= {"rows": [_short(table[i]) for i in kept], "cursor": max(after, steps.cursor), "newest_group_step": run.step or None}
+    if wanted is not None:
+        smoothed = [charts.smooth([row[place] for row in table], charts.smoothing_of(name)) for place, name in enumerate(columns, 1)]
+        view["smooth"] = [_short([line[i] for line in smoothed]) for i in kept]
+    return view
+
+
+def task_name(task: Any) -> str:
+    return task if isinstance(task, str) else f"{len(task)} rows" if isinstance(task, list) else str(task)
+
+
+def _shown_names(rewards: list[str]) -> list[str]:
+    """The names the scores are stored under: `accuracy(source='boxed')` scores as `accuracy`."""
+    try:
+        return [reward.name for reward in resolve(rewards)]
+    except (ValueError, OSError):  # a file or function that is not here: stored under its own name
+        return list(rewards)
+
+
+def _thin(places: list[int]) -> list[int]:
+    """At most MAX_POINTS of them, evenly spread, the last always among them."""
+    if len(places) <= MAX_POINTS:
+        return places
+    stride = -(-(len(places) - 1) // (MAX_POINTS - 1))
+    return places[:-1][::stride] + places[-1:]
+
+
+def _short(row: list[float | None]) -> list[float | int | None]:
+    """Five significant digits: what a curve can show, in a third of the bytes."""
+    return [value if value is None or isinstance(value, int) else float(f"{value:.5g}") for value in row]
