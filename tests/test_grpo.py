@@ -1,0 +1,559 @@
+"""The algorithm: expected values are worked out by hand beside each test."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lab.grpo import POLICY_TERMS, batch_totals, group_advantages, grpo_loss, kl_estimate
+
+NAN = float("nan")
+PAPER = dict(
+    loss_type="grpo",
+    epsilon=0.2,
+    epsilon_high=None,
+    delta=None,
+    beta=0.0,
+    kl_estimator="k3",
+    importance_sampling_level="token",
+    max_completion_length=8,
+    sapo_temperature_pos=1.0,
+    sapo_temperature_neg=1.05,
+    vespo_k_pos=2.0,
+    vespo_lambda_pos=3.0,
+    vespo_k_neg=3.0,
+    vespo_lambda_neg=2.0,
+    dppo_ratio_cap=20.0,
+)
+LOSSES = tuple(POLICY_TERMS)
+LEVELS = [(loss, level) for loss in LOSSES for level in ("token", "sequence") if (loss, level) != ("vespo", "sequence")]
+
+
+def lengths_mask(*lengths: int) -> torch.Tensor:
+    return (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long()
+
+
+def random_batch(lengths=(5, 2, 3, 1, 4, 5, 2, 3), seed=0, dtype=torch.float64) -> dict[str, torch.Tensor]:
+    """Policy, old and reference log-probs far enough apart that every clip acts."""
+    generator = torch.Generator().manual_seed(seed)
+    mask = lengths_mask(*lengths)
+    logps = -torch.rand(mask.shape, generator=generator, dtype=dtype) * 2 - 0.1
+    return {
+        "per_token_logps": logps.requires_grad_(),
+        "old_per_token_logps": logps.detach() + 0.4 * torch.randn(mask.shape, generator=generator, dtype=dtype),
+        "ref_per_token_logps": logps.detach() + 0.4 * torch.randn(mask.shape, generator=generator, dtype=dtype),
+        "advantages": torch.randn(len(lengths), generator=generator, dtype=dtype),
+        "completion_mask": mask,
+    }
+
+
+def loss_and_gradient(batch: dict[str, torch.Tensor], **changes) -> tuple[torch.Tensor, torch.Tensor]:
+    loss, _ = grpo_loss(**batch, **(PAPER | changes))
+    return loss.detach(), torch.autograd.grad(loss, batch["per_token_logps"])[0]
+
+
+# ---------------------------------------------------------------- advantages
+
+
+TWO_GROUPS = torch.tensor([1.0, 0, 0, 0, 1, 1, 0, 1])
+
+
+@pytest.mark.parametrize(
+    "scale_rewards, expected",
+    [
+        # group std is 1/2 in both: 3/4 / 0.5001 = 1.4997 and −1/4 / 0.5001 = −0.4999
+        ("group", [1.4997, -0.4999, -0.4999, -0.4999, 0.4999, 0.4999, -1.4997, 0.4999]),
+        # batch: four ones of eight, 8 · (1/2)² / 7 = 2/7, root 0.53452: 3/4 / 0.53462 = 1.4029
+        ("batch", [1.4029, -0.4676, -0.4676, -0.4676, 0.4676, 0.4676, -1.4029, 0.4676]),
+        ("none", [0.75, -0.25, -0.25, -0.25, 0.25, 0.25, -0.75, 0.25]),
+    ],
+)
+def test_two_groups_of_four(scale_rewards, expected):
+    advantages = group_advantages(TWO_GROUPS, num_generations=4, scale_rewards=scale_rewards)
+    assert torch.allclose(advantages, torch.tensor(expected), rtol=0, atol=5e-5)
+
+
+def test_the_debate_group_of_four_students():
+    # 1, 0.9, 0, 1: mean 0.725; squares 0.0756 + 0.0306 + 0.5256 + 0.0756 = 0.7075, / 3, root 0.48563
+    # 0.275 / 0.48573 = 0.5662;  0.175 / 0.48573 = 0.3603;  −0.725 / 0.48573 = −1.4926
+    advantages = group_advantages(torch.tensor([1.0, 0.9, 0.0, 1.0]), num_generations=4, scale_rewards="group")
+    assert advantages.tolist() == pytest.approx([0.5662, 0.3603, -1.4926, 0.5662], abs=5e-5)
+
+
+def test_booleans_mean_what_they_mean_in_trl():
+    for boolean, name in ((True, "group"), (False, "none")):
+        by_name = group_advantages(TWO_GROUPS, num_generations=4, scale_rewards=name)
+        assert torch.equal(group_advantages(TWO_GROUPS, num_generations=4, scale_rewards=boolean), by_name)
+
+
+@pytest.mark.parametrize("scale_rewards", ["group", "batch", "none"])
+@pytest.mark.parametrize("reward", [0.0, 0.1, 1 / 3, 1e6])
+def test_all_equal_group_gets_zero_advantage(scale_rewards, reward):
+    rewards = torch.tensor([reward] * 7 + [0.0, 1.0])
+    group_ids = torch.tensor([0] * 7 + [1, 1])
+    advantages = group_advantages(rewards, group_ids=group_ids, scale_rewards=scale_rewards)
+    assert (advantages[:7] == 0).all() and (advantages[7:] != 0).all()
+
+
+def test_a_row_without_a_reward_gets_zero_and_does_not_move_the_others():
+    with_it = group_advantages(torch.tensor([1.0, NAN, 0.0, 0.0]), num_generations=4, scale_rewards="group")
+    without = group_advantages(torch.tensor([1.0, 0.0, 0.0]), num_generations=3, scale_rewards="group")
+    assert with_it[1] == 0
+    assert torch.equal(with_it[[0, 2, 3]], without)
+
+
+def test_groups_of_two_with_a_tiny_difference_stay_finite():
+    """Users saw NaN after hundreds of steps with G = 2: the std went to zero under the advantage."""
+    # differences 2e-5: std √2 · 1e-5, advantage 1e-5 / (1.41e-5 + 1e-4) = 0.0876
+    advantages = group_advantages(torch.tensor([0.5, 0.50002]), num_generations=2, scale_rewards="group")
+    assert advantages.abs().tolist() == pytest.approx([0.0876, 0.0876], abs=2e-3)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_membership_is_data_not_position(data):
+    sizes = data.draw(st.lists(st.integers(2, 5), min_size=1, max_size=4))
+    rewards = torch.tensor(data.draw(st.lists(st.floats(-2, 2, width=32), min_size=sum(sizes), max_size=sum(sizes))))
+    group_ids = torch.repeat_interleave(torch.tensor(data.draw(st.permutations([5, -3, 11, 0])))[: len(sizes)], torch.tensor(sizes))
+    order = torch.tensor(data.draw(st.permutations(range(sum(sizes)))))
+    for scale_rewards in ("group", "batch", "none"):
+        straight = group_advantages(rewards, group_ids=group_ids, scale_rewards=scale_rewards)
+        shuffled = group_advantages(rewards[order], group_ids=group_ids[order], scale_rewards=scale_rewards)
+        assert torch.allclose(straight[order], shuffled, rtol=0, atol=1e-6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.floats(-10, 10, width=32), min_size=2, max_size=12))
+def test_advantages_of_a_group_add_up_to_zero(rewards):
+    advantages = group_advantages(torch.tensor(rewards), num_generations=len(rewards), scale_rewards="group")
+    assert advantages.sum().abs() < 1e-4 and advantages.isfinite().all()
+
+
+def test_a_duplicate_prompt_is_a_group_of_its_own():
+    """The same prompt twice in a batch: its two groups are told apart by id and not mixed."""
+    one = group_advantages(TWO_GROUPS[:4], num_generations=4, scale_rewards="group")
+    twice = group_advantages(TWO_GROUPS[:4].repeat(2), group_ids=torch.tensor([0, 1] * 4).sort().values, scale_rewards="group")
+    assert torch.equal(twice, one.repeat(2))
+
+
+def test_an_unknown_scaling_is_refused():
+    with pytest.raises(ValueError, match="'group', 'batch' or 'none'"):
+        group_advantages(TWO_GROUPS, num_generations=4, scale_rewards="std")
+
+
+# ---------------------------------------------------------------- the clipped term
+
+
+@pytest.mark.parametrize(
+    "ratio, advantage, expected, gradient",
+    [
+        (1.0, 1.0, -1.0, -1.0),  # on-policy: −A, and d(−ρ A)/dlogπ = −ρ A
+        (1.1, 1.0, -1.1, -1.1),  # inside the range
+        (1.5, 1.0, -1.2, 0.0),  # above 1 + ε and A > 0: value held, gradient gone
+        (0.5, 1.0, -0.5, -0.5),  # below, but A > 0 pushes back up: not clipped
+        (0.5, -1.0, 0.8, 0.0),  # below 1 − ε and A < 0: held
+        (1.5, -1.0, 1.5, 1.5),  # above, A < 0 pushes back down: not clipped
+    ],
+)
+def test_one_token_of_the_clipped_objective(ratio, advantage, expected, gradient):
+    old = torch.tensor([[-1.0]], dtype=torch.float64)
+    logps = (old + math.log(ratio)).requires_grad_()
+    batch = dict(
+        per_token_logps=logps,
+        old_per_token_logps=old,
+        ref_per_token_logps=None,
+        advantages=torch.tensor([advantage], dtype=torch.float64),
+        completion_mask=torch.ones(1, 1),
+    )
+    loss, grad = loss_and_gradient(batch)
+    assert loss.item() == pytest.approx(expected)
+    assert grad.item() == pytest.approx(gradient)
+    _, stats = grpo_loss(**batch, **PAPER)
+    assert stats["clipped_high"].item() == (ratio > 1.2 and advantage > 0)
+    assert stats["clipped_low"].item() == (ratio < 0.8 and advantage < 0)
+
+
+def one_token_loss(ratio: float, advantage: float, **changes) -> float:
+    old = torch.tensor([[-1.0]], dtype=torch.float64)
+    advantages = torch.tensor([advantage], dtype=torch.float64)
+    loss, _ = grpo_loss(old + math.log(ratio), old, None, advantages, torch.ones(1, 1), **(PAPER | changes))
+    return loss.item()
+
+
+def test_epsilon_high_widens_the_upper_end_only():
+    assert one_token_loss(1.5, 1.0, epsilon_high=0.28) == pytest.approx(-1.28)
+    assert one_token_loss(0.5, -1.0, epsilon_high=0.28) == pytest.approx(0.8)
+
+
+def test_delta_bounds_the_ratio_of_negative_advantages():
+    assert one_token_loss(9.0, -1.0) == pytest.approx(9.0)
+    assert one_token_loss(9.0, -1.0, delta=4.0) == pytest.approx(4.0)
+    assert one_token_loss(9.0, 1.0, delta=4.0) == pytest.approx(-1.2)
+
+
+def test_three_tokens_at_the_three_levels():
+    """Ratio per token, ratio of the mean (GSPO), never the ratio of the sum: that one explodes with length."""
+    # log-ratios 0.1, 0.2, 0.6: tokens e^0.1 = 1.1052, e^0.2 = 1.2214 → 1.2, e^0.6 → 1.2; mean 1.16839 with A = 1
+    # sequence: mean log-ratio 0.3, e^0.3 = 1.3499 → clipped at 1.2; sum would be e^0.9 = 2.46
+    log_ratio = torch.tensor([[0.1, 0.2, 0.6]], dtype=torch.float64)
+    old = torch.full((1, 3), -1.0, dtype=torch.float64)
+    call = lambda **changes: grpo_loss(old + log_ratio, old, None, torch.ones(1).double(), torch.ones(1, 3), **(PAPER | changes))  # noqa: E731
+    loss, stats = call()
+    assert loss.item() == pytest.approx(-(math.exp(0.1) + 1.2 + 1.2) / 3)
+    loss, stats = call(importance_sampling_level="sequence")
+    assert loss.item() == pytest.approx(-1.2)
+    assert stats["ratio"].tolist() == [pytest.approx([math.exp(0.3)] * 3)]
+
+
+def test_sequence_level_averages_over_the_tokens_that_are_there():
+    log_ratio = torch.tensor([[0.1, 0.3, 99.0]], dtype=torch.float64)  # the third is padding
+    old = torch.full((1, 3), -1.0, dtype=torch.float64)
+    settings_ = PAPER | {"importance_sampling_level": "sequence"}
+    _, stats = grpo_loss(old + log_ratio, old, None, torch.ones(1).double(), torch.tensor([[1, 1, 0]]), **settings_)
+    assert stats["ratio"].tolist() == [pytest.approx([math.exp(0.2), math.exp(0.2), 0.0])]
+
+
+# ---------------------------------------------------------------- how tokens are averaged
+
+
+@pytest.mark.parametrize(
+    "loss_type, expected",
+    [
+        # Two completions of 2 and 8 tokens, on-policy, A = +1 and −1, so each token's term is −1 or +1.
+        ("grpo", 0.0),  # (−1 + 1) / 2
+        ("bnpo", 0.6),  # (−2 + 8) / 10 tokens
+        ("dapo", 0.6),
+        ("dr_grpo", 0.375),  # (−2 + 8) / (2 · 8)
+        ("luspo", 3.0),  # (−2 + 8) / 2
+    ],
+)
+def test_two_and_eight_tokens_are_averaged_as_each_paper_says(loss_type, expected):
+    mask = lengths_mask(2, 8)
+    logps = torch.full((2, 8), -0.5)
+    loss, stats = grpo_loss(logps, logps, None, torch.tensor([1.0, -1.0]), mask, **(PAPER | {"loss_type": loss_type}))
+    assert loss.item() == pytest.approx(expected)
+    assert (stats["weight"][0, 2:] == 0).all()
+
+
+def test_the_loss_is_the_sum_of_its_stored_parts():
+    batch = random_batch()
+    loss, stats = grpo_loss(**batch, **(PAPER | {"beta": 0.1}))
+    rebuilt = (stats["weight"] * (stats["policy_loss"] + 0.1 * stats["per_token_kl"])).sum()
+    assert rebuilt.item() == pytest.approx(loss.item(), abs=1e-12)
+    assert not any(value.requires_grad for value in stats.values())
+
+
+def test_advantages_may_differ_between_the_tokens_of_a_completion():
+    batch = random_batch()
+    whole = loss_and_gradient(batch, beta=0.1)
+    spread = loss_and_gradient(batch | {"advantages": batch["advantages"][:, None].expand(-1, 5)}, beta=0.1)
+    assert torch.equal(whole[0], spread[0]) and torch.equal(whole[1], spread[1])
+    stepwise = batch["advantages"][:, None] * torch.arange(5.0)
+    assert not torch.allclose(loss_and_gradient(batch | {"advantages": stepwise})[1], whole[1])
+
+
+# ---------------------------------------------------------------- nothing that should not matter matters
+
+
+SPLITS = {"1x8": [8], "2x4": [4, 4], "8x1": [1] * 8, "uneven": [3, 1, 4]}
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("loss_type, level", LEVELS)
+def test_micro_batches_add_up_to_the_batch(loss_type, level, split):
+    """Users saw results that depended on gradient accumulation: every normaliser spans the optimiser batch."""
+    batch = random_batch(dtype=torch.float32)
+    changes = dict(loss_type=loss_type, importance_sampling_level=level, beta=0.1, delta=1.4, kl_estimator="k3_corrected")
+    whole_loss, whole_gradient = loss_and_gradient(batch, **changes)
+    totals = batch_totals(batch["completion_mask"])
+    parts = zip(*(value.split(SPLITS[split]) for value in batch.values()), strict=True)
+    losses = [grpo_loss(**dict(zip(batch, part, strict=True)), totals=totals, **(PAPER | changes))[0] for part in parts]
+    gradient = torch.autograd.grad(sum(losses), batch["per_token_logps"])[0]
+    assert sum(losses).item() == pytest.approx(whole_loss.item(), abs=1e-6)
+    assert torch.allclose(gradient, whole_gradient, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("loss_type, level", LEVELS)
+def test_padding_changes_nothing_whatever_it_holds(loss_type, level):
+    batch = random_batch()
+    changes = dict(loss_type=loss_type, importance_sampling_level=level, beta=0.1)
+    loss, gradient = loss_and_gradient(batch, **changes)
+    fillings = {"per_token_logps": -math.inf, "old_per_token_logps": NAN, "ref_per_token_logps": NAN, "completion_mask": 0}
+    padded = batch | {name: pad_with(batch[name].detach(), filling) for name, filling in fillings.items()}
+    padded["per_token_logps"].requires_grad_()
+    padded_loss, padded_gradient = loss_and_gradient(padded, **changes)
+    assert torch.allclose(padded_loss, loss, rtol=0, atol=1e-12)
+    assert torch.allclose(padded_gradient[:, :5], gradient, rtol=0, atol=1e-12)
+    assert (padded_gradient[:, 5:] == 0).all()
+
+
+def pad_with(values: torch.Tensor, filling: float) -> torch.Tensor:
+    return torch.cat([values, torch.full((len(values), 3), filling, dtype=values.dtype)], dim=1)
+
+
+@pytest.mark.parametrize("loss_type, level", LEVELS)
+def test_row_order_changes_nothing(loss_type, level):
+    batch = random_batch()
+    order = torch.tensor([3, 0, 7, 5, 1, 2, 6, 4])
+    shuffled = {name: value.detach()[order] for name, value in batch.items()}
+    shuffled["per_token_logps"].requires_grad_()
+    changes = dict(loss_type=loss_type, importance_sampling_level=level, beta=0.1)
+    loss, gradient = loss_and_gradient(batch, **changes)
+    shuffled_loss, shuffled_gradient = loss_and_gradient(shuffled, **changes)
+    assert torch.allclose(shuffled_loss, loss, rtol=0, atol=1e-12)
+    assert torch.allclose(shuffled_gradient, gradient[order], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("loss_type", LOSSES)
+def test_a_batch_given_twice_has_the_same_loss(loss_type):
+    batch = random_batch()
+    twice = {name: torch.cat([value.detach()] * 2) for name, value in batch.items()}
+    twice["per_token_logps"].requires_grad_()
+    loss, gradient = loss_and_gradient(batch, loss_type=loss_type, beta=0.1)
+    twice_loss, twice_gradient = loss_and_gradient(twice, loss_type=loss_type, beta=0.1)
+    assert torch.allclose(twice_loss, loss, rtol=0, atol=1e-12)
+    assert torch.allclose(2 * twice_gradient[:8], gradient, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("loss_type, level", LEVELS)
+def test_inputs_are_not_mutated(loss_type, level):
+    batch = random_batch()
+    policy_mask = torch.ones(8, 1, dtype=torch.float64)
+    before = {name: value.detach().clone() for name, value in batch.items()}
+    changes = dict(loss_type=loss_type, importance_sampling_level=level, beta=0.1, delta=1.4)
+    grpo_loss(**batch, policy_mask=policy_mask, **(PAPER | changes))[0].backward()
+    assert all(torch.equal(before[name], value) for name, value in batch.items())
+    assert (policy_mask == 1).all()
+    rewards = torch.tensor([1.0, NAN, 0.0, 0.5])
+    group_advantages(rewards, num_generations=4, scale_rewards="group")
+    assert torch.equal(rewards.nan_to_num(-1), torch.tensor([1.0, -1.0, 0.0, 0.5]))
+
+
+# ---------------------------------------------------------------- what is trained
+
+
+@pytest.mark.parametrize("loss_type, level", LEVELS)
+def test_eos_is_trained_and_padding_is_not(loss_type, level):
+    """The last unmasked token is EOS. Users whose mask was `id != pad` with pad = EOS never learned to stop."""
+    batch = random_batch(lengths=(3, 5))
+    batch["old_per_token_logps"] = batch["per_token_logps"].detach()
+    batch["advantages"] = torch.tensor([1.0, -1.0], dtype=torch.float64)
+    _, gradient = loss_and_gradient(batch, loss_type=loss_type, importance_sampling_level=level)
+    assert gradient[0, 2] < 0 < gradient[1, 4]  # minimising raises the one and lowers the other
+    assert (gradient[0, 3:] == 0).all()
+
+
+@pytest.mark.parametrize("loss_type, level", LEVELS)
+def test_on_policy_the_loss_is_about_zero_but_its_gradient_is_not(loss_type, level):
+    """Users took the loss for broken: advantages add up to 0. And a constant ratio once left only KL to train on."""
+    batch = random_batch(lengths=(4, 4, 4, 4))
+    rewards = torch.tensor([1.0, 0, 0, 1], dtype=torch.float64)
+    batch["advantages"] = group_advantages(rewards, num_generations=4, scale_rewards="group")
+    batch["old_per_token_logps"] = None  # on-policy
+    loss, gradient = loss_and_gradient(batch, loss_type=loss_type, importance_sampling_level=level)
+    if loss_type not in ("cispo", "vespo", "dppo", "sapo"):  # log π itself is in their value; sapo's is 2/τ by sign of A
+        assert loss.abs() < 1e-12
+    assert (gradient[[0, 3]] < 0).all() and (gradient[[1, 2]] > 0).all()
+
+
+@pytest.mark.parametrize("loss_type, level", LEVELS)
+def test_dead_groups_and_beta_zero_give_exactly_no_gradient(loss_type, level):
+    batch = random_batch()
+    rewards = torch.tensor([0.1] * 4 + [0.7] * 4, dtype=torch.float64)
+    batch["advantages"] = group_advantages(rewards, num_generations=4, scale_rewards="group")
+    loss, gradient = loss_and_gradient(batch, loss_type=loss_type, importance_sampling_level=level)
+    assert loss == 0 and (gradient == 0).all()
+
+
+def test_in_a_dead_group_only_the_kl_pulls():
+    batch = random_batch()
+    batch["advantages"] = torch.zeros(8, dtype=torch.float64)
+    _, gradient = loss_and_gradient(batch, beta=0.1)
+    assert (gradient[batch["completion_mask"].bool()] != 0).all()
+
+
+@pytest.mark.parametrize("loss_type, level", LEVELS)
+def test_a_fully_masked_batch_has_loss_zero_and_no_nan(loss_type, level):
+    batch = random_batch()
+    batch["completion_mask"] = torch.zeros_like(batch["completion_mask"])
+    loss, gradient = loss_and_gradient(batch, loss_type=loss_type, importance_sampling_level=level, beta=0.1)
+    assert loss == 0 and (gradient == 0).all()
+
+
+def test_a_masked_completion_leaves_both_numerator_and_token_count():
+    batch = random_batch()
+    kept = [0, 1, 3, 4, 5, 6, 7]
+    masked = batch["completion_mask"].clone()
+    masked[2] = 0
+    without = {name: value.detach()[kept] for name, value in batch.items()}
+    without["per_token_logps"].requires_grad_()
+    loss, gradient = loss_and_gradient(batch | {"completion_mask": masked}, loss_type="dapo", beta=0.1)
+    expected_loss, expected_gradient = loss_and_gradient(without, loss_type="dapo", beta=0.1)
+    assert torch.allclose(loss, expected_loss, rtol=0, atol=1e-12)
+    assert torch.allclose(gradient[kept], expected_gradient, rtol=0, atol=1e-12)
+
+
+def test_a_policy_mask_stops_the_policy_term_but_not_the_kl():
+    batch = random_batch()
+    policy_mask = torch.ones(8, 1, dtype=torch.float64)
+    policy_mask[0] = 0
+    _, gradient = loss_and_gradient(batch, policy_mask=policy_mask)
+    assert (gradient[0] == 0).all() and (gradient[1:] != 0).any()
+    only_kl = loss_and_gradient(batch | {"advantages": torch.zeros(8).double()}, beta=0.1)[1]
+    assert torch.allclose(loss_and_gradient(batch, beta=0.1, policy_mask=policy_mask)[1][0], only_kl[0])
+
+
+def test_ratio_and_old_logps_stay_frozen_over_several_iterations():
+    """Old log-probs come from sampling; recomputing them each time would make every ratio 1 and the clip dead."""
+    old = torch.tensor([[-1.0, -1.0]], dtype=torch.float64)
+    logps = old.clone().requires_grad_()
+    ratios = []
+    for _ in range(4):
+        loss, stats = grpo_loss(logps, old, None, torch.ones(1).double(), torch.ones(1, 2), **PAPER)
+        ratios.append(stats["ratio"][0, 0].item())
+        (gradient,) = torch.autograd.grad(loss, logps)
+        logps = (logps - 0.3 * gradient).detach().requires_grad_()
+    # gradient −ρ/2: log-ratio 0 → 0.15 → 0.15 + 0.15 e^0.15 = 0.324 (e^0.324 = 1.383 > 1.2: clipped, stays)
+    assert ratios == pytest.approx([1.0, math.exp(0.15), math.exp(0.15 + 0.15 * math.exp(0.15))] + [ratios[2]])
+
+
+# ---------------------------------------------------------------- KL
+
+
+def test_the_estimators_by_hand():
+    # d = log ref − log π = ln 2: k1 = −0.6931, k2 = 0.2402, k3 = 2 − 0.6931 − 1 = 0.3069; ρ = 1.5: 0.4603
+    logps, ref = torch.tensor([[-2.0]]), torch.tensor([[-2.0 + math.log(2)]])
+    ratio = torch.tensor([[1.5]])
+    for estimator, expected in (("k1", -0.6931), ("k2", 0.2402), ("k3", 0.3069), ("k3_corrected", 0.4603)):
+        assert kl_estimate(logps, ref, ratio, estimator).item() == pytest.approx(expected, abs=5e-5)
+
+
+def test_kl_to_oneself_is_exactly_zero():
+    logps = torch.randn(4, 5)
+    for estimator in ("k1", "k2", "k3", "k3_corrected"):
+        assert (kl_estimate(logps, logps, torch.ones(4, 5), estimator) == 0).all()
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k3", "k3_corrected"])
+def test_k1_and_k3_are_unbiased_over_a_toy_vocabulary(estimator):
+    policy, reference = toy_policies()
+    kl = (policy.exp() * (policy - reference)).sum()
+    estimate = kl_estimate(policy, reference, torch.ones_like(policy), estimator)
+    assert (policy.exp() * estimate).sum().item() == pytest.approx(kl.item(), abs=1e-12)
+
+
+def toy_policies() -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probs of every token of a six-word vocabulary under policy and reference."""
+    generator = torch.Generator().manual_seed(3)
+    logits = torch.randn(2, 6, generator=generator, dtype=torch.float64)
+    policy, reference = logits.log_softmax(-1)
+    return policy.detach(), reference
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3", "k3_corrected"])
+def test_expected_gradient_of_each_estimator_over_a_toy_vocabulary(estimator):
+    """The expectation is exact: every token, weighted with its probability. On-policy, through `grpo_loss` itself."""
+    policy, reference = toy_policies()
+    logits = policy.clone().requires_grad_()
+    logps = logits.log_softmax(-1)
+    # One completion of one token per word; weighting rows by N · π(word) makes their mean the expectation under π.
+    weighted = logps.unsqueeze(1)
+    terms = [
+        grpo_loss(
+            weighted[i : i + 1],
+            None,
+            reference[i : i + 1].unsqueeze(1),
+            torch.zeros(1).double(),
+            torch.ones(1, 1),
+            **(PAPER | {"beta": 1.0, "kl_estimator": estimator}),
+        )[0]
+        for i in range(6)
+    ]
+    expected_loss = sum(p * term for p, term in zip(policy.exp().tolist(), terms, strict=True))
+    (gradient,) = torch.autograd.grad(expected_loss, logits)
+
+    reverse = gradient_of(lambda lp: (lp.exp() * (lp - reference)).sum(), policy)  # KL(π ‖ ref)
+    forward = gradient_of(lambda lp: (reference.exp() * (reference - lp)).sum(), policy)  # KL(ref ‖ π)
+    exact = {"k1": torch.zeros(6).double(), "k2": reverse, "k3": forward, "k3_corrected": reverse}[estimator]
+    assert torch.allclose(gradient, exact, rtol=0, atol=1e-12)
+    assert not torch.allclose(reverse, forward, rtol=0, atol=1e-2)
+
+
+def gradient_of(function, policy: torch.Tensor) -> torch.Tensor:
+    logits = policy.clone().requires_grad_()
+    return torch.autograd.grad(function(logits.log_softmax(-1)), logits)[0]
+
+
+def test_kl_is_computed_at_beta_zero_and_then_does_not_pull():
+    batch = random_batch()
+    _, stats = grpo_loss(**batch, **PAPER)
+    assert (stats["per_token_kl"][batch["completion_mask"].bool()] > 0).all()
+    _, without = loss_and_gradient(batch | {"ref_per_token_logps": None})
+    assert torch.equal(loss_and_gradient(batch)[1], without)
+
+
+def test_extreme_log_ratios_stay_finite_and_are_counted():
+    """Users saw KL inf, then loss NaN. Clamping alone would hide it, so the clamped tokens are counted."""
+    logps = torch.tensor([[-200.0, -1.0, -1.0]], requires_grad=True)
+    old = torch.tensor([[-1.0, -150.0, -1.0]])
+    ref = torch.tensor([[-1.0, -1.0, -300.0]])
+    changes = PAPER | {"beta": 0.1, "kl_estimator": "k3_corrected"}
+    loss, stats = grpo_loss(logps, old, ref, torch.tensor([1.0]), torch.ones(1, 3), **changes)
+    loss.backward()
+    assert loss.isfinite() and logps.grad.isfinite().all()
+    assert stats["log_ratio_clamped"] == 2  # −199 and +149
+    assert stats["kl_clamped"] == 2  # +199 and −299
+    _, calm = grpo_loss(old, old, old, torch.tensor([1.0]), torch.ones(1, 3), **changes)
+    assert calm["log_ratio_clamped"] == 0 and calm["kl_clamped"] == 0
+
+
+def test_clamped_padding_is_not_counted():
+    logps = torch.tensor([[-1.0, -500.0]])
+    old = ref = torch.tensor([[-1.0, -1.0]])
+    _, stats = grpo_loss(logps, old, ref, torch.ones(1), torch.tensor([[1, 0]]), **PAPER)
+    assert stats["log_ratio_clamped"] == 0 and stats["kl_clamped"] == 0
+
+
+def test_half_precision_logps_are_computed_in_float32():
+    batch = random_batch(dtype=torch.float32)
+    half = {name: value.detach().bfloat16() if value.dim() == 2 and name != "completion_mask" else value for name, value in batch.items()}
+    loss, stats = grpo_loss(**half, **PAPER)
+    assert loss.dtype == torch.float32 and stats["ratio"].dtype == torch.float32
+
+
+# ---------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    "changes, error, message",
+    [
+        (dict(loss_type="ppo"), ValueError, "loss_type is 'ppo'"),
+        (dict(kl_estimator="k4"), ValueError, "kl_estimator is 'k4'"),
+        (dict(importance_sampling_level="word"), ValueError, "'token' or 'sequence'"),
+        (dict(loss_type="dr_grpo", max_completion_length=None), ValueError, "pass it"),
+        (dict(sapo_temprature=1.0), TypeError, "no setting named sapo_temprature"),
+        (dict(ref_per_token_logps=None, beta=0.1), ValueError, "needs ref_per_token_logps"),
+        (dict(advantages=torch.zeros(3)), ValueError, r"advantages is \(3,\)"),
+        (dict(completion_mask=torch.ones(8, 4)), ValueError, "completion_mask is"),
+    ],
+)
+def test_what_cannot_be_computed_is_refused_with_a_sentence(changes, error, message):
+    with pytest.raises(error, match=message):
+        grpo_loss(**(random_batch() | PAPER | changes))
+
+
+def test_a_loss_that_misses_its_numbers_says_which():
+    needed = {name: value for name, value in PAPER.items() if not name.startswith("sapo")}
+    with pytest.raises(TypeError, match="sapo_temperature_pos"):
+        grpo_loss(**random_batch(), **(needed | {"loss_type": "sapo"}))
+
+
+@pytest.mark.parametrize("module", ["grpo", "groups", "advantages", "losses", "masks", "entropy", "ppo", "dead_groups", "loss_stats"])
+def test_examples_in_docstrings_are_true(module):
+    assert doctest.testmod(importlib.import_module(f"lab.{module}")).failed == 0
