@@ -60,6 +60,10 @@ def logit_rule(config) -> Callable[[Tensor], Tensor]:
     return apply
 
 
+def has_logit_rule(config) -> bool:
+    return any(getattr(config, name, None) for name in ("final_logit_softcapping", "logits_scaling", "logit_scale"))
+
+
 def frozen_head_logps(hidden: Tensor, tokens: Tensor, weight: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     """`token_logps` for a plain head `weight` (V, D) that is not trained: two products with it instead of three.
 

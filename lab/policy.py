@@ -12,15 +12,19 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from . import fast_path, packing
 from .adapters import Adapters
-from .head import logit_rule, token_logps
+from .bodies import HuggingFaceBody
+from .head import frozen_head_logps, has_logit_rule, logit_rule, token_logps
 from .models.loading import Base, load_base
 from .models.registry import ModelError, ModelSource, Progress, fetch, resolve
+from .packing import pack
 from .rollout import Rollout, pad_left
 
 __all__ = ["ModelError", "Policy"]
@@ -46,7 +50,9 @@ class Policy:
         self._body = getattr(base.model, base.model.base_model_prefix)
         self._cache_argument = _cache_argument(self._body)
         self._adjust = logit_rule(config)
+        self._head_weight = _plain_head(base.model)
         self._check_head()
+        self.fast = fast_path.choose(self)
 
     @classmethod
     def load(cls, model: str, *, dtype: str = "auto", load_in_4bit: bool | None = None, device: str = "auto",
@@ -66,7 +72,7 @@ class Policy:
         return dict(model=self.name, params=self.model.num_parameters(), device=str(self.device),
                     dtype=str(self.dtype).removeprefix("torch."), load_in_4bit=self.load_in_4bit,
                     threads=torch.get_num_threads(), bytes=self.model.get_memory_footprint(),
-                    adapters=self.adapters.names())
+                    adapters=self.adapters.names(), path=self.fast.reason)
 
     def add_adapter(self, name: str, *, r: int, alpha: int, seed: int, path: str | None = None) -> None:
         """A fresh adapter (rank `r`, A drawn from `seed`, B zero), or the one in folder `path` to go on training."""
@@ -81,9 +87,21 @@ class Policy:
     def logps(self, rollout: Rollout, adapter: str | None) -> tuple[Tensor, Tensor]:
         """Per-token log-probabilities and entropies (N, T) of a rollout's completions, float32, 0 at padding.
 
-        Both belong to the distribution softmax(logits / rollout.temperature). Differentiable in the adapter when
-        gradients are on. One forward: use `rollout.micro_batches` to bound memory.
+        Both belong to the distribution softmax(logits / rollout.temperature). Log-probabilities are differentiable in
+        the adapter when gradients are on. One forward: use `micro_batches` to bound memory.
         """
+        if self.fast.body is None:
+            return self.plain_logps(rollout, adapter)
+        return self.packed_logps(rollout, adapter, self.fast.body)
+
+    def packed_logps(self, rollout: Rollout, adapter: str | None, body: HuggingFaceBody) -> tuple[Tensor, Tensor]:
+        """`logps` with each prompt read once and no padding."""
+        row = pack(rollout)
+        hidden = body(row.ids, row.positions, row.attend, adapter)[row.predicting]  # (M, D)
+        return self._spread(rollout, *self._token_logps(hidden, row.targets, rollout.temperature))
+
+    def plain_logps(self, rollout: Rollout, adapter: str | None) -> tuple[Tensor, Tensor]:
+        """`logps` by the model's own forward over padded rows: right for every architecture, and what the rest is checked by."""
         ids, mask, positions = rollout.sequences()
         with self.adapters.active(adapter):
             hidden = self._body(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False).last_hidden_state
@@ -92,15 +110,18 @@ class Policy:
             predicting = hidden[:, prompt_length - 1 : -1][counted]  # (M, D): the position before each completion token
             logps, entropy = token_logps(predicting, rollout.completion_ids[counted], self.logits, rollout.temperature,
                                          self.vocab_size)
-        spread = torch.zeros(counted.shape, dtype=logps.dtype, device=logps.device)
-        return spread.masked_scatter(counted, logps), spread.masked_scatter(counted, entropy)
+        return self._spread(rollout, logps, entropy)
+
+    def micro_batches(self, rollout: Rollout, max_tokens: int) -> Iterator[Tensor]:
+        """Row indices in batches of at most `max_tokens` tokens in one forward (one row at least)."""
+        return rollout.micro_batches(max_tokens) if self.fast.body is None else packing.micro_batches(rollout, max_tokens)
 
     @torch.no_grad()
     def frozen_logps(self, rollout: Rollout, adapter: str | None, *, max_tokens: int) -> tuple[Tensor, Tensor]:
         """`logps` without gradients, in micro-batches of at most `max_tokens` tokens."""
         logps = torch.zeros(rollout.completion_mask.shape, device=self.device)
         entropy = torch.zeros_like(logps)
-        for rows in rollout.micro_batches(max_tokens):
+        for rows in self.micro_batches(rollout, max_tokens):
             part_logps, part_entropy = self.logps(rollout.rows(rows), adapter)
             logps[rows, : part_logps.shape[1]] = part_logps
             entropy[rows, : part_entropy.shape[1]] = part_entropy
@@ -115,6 +136,17 @@ class Policy:
         """(…, D) → (…, V)."""
         head = self.model.get_output_embeddings()
         return self._adjust(head(hidden.to(head.weight.dtype)))
+
+    def _token_logps(self, hidden: Tensor, tokens: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+        """(M, D) and the tokens (M,) they predict → log-probabilities and entropies (M,)."""
+        if self._head_weight is None:
+            return token_logps(hidden, tokens, self.logits, temperature, self.vocab_size)
+        return frozen_head_logps(hidden.to(self._head_weight.dtype), tokens, self._head_weight, temperature)
+
+    def _spread(self, rollout: Rollout, *values: Tensor) -> tuple[Tensor, ...]:
+        """One number per completion token (M,) → (N, T), 0 at padding."""
+        counted = rollout.completion_mask.bool()
+        return tuple(torch.zeros(counted.shape, dtype=v.dtype, device=v.device).masked_scatter(counted, v) for v in values)
 
     def prompt_ids(self, prompt: str | list[dict], system_prompt: str | None) -> list[int]:
         """The rendered chat as token ids. `system_prompt` "" is the model's own default, None no system message."""
@@ -147,6 +179,13 @@ class Policy:
 def _cache_argument(body: torch.nn.Module) -> str:
     """transformers renames `past_key_values` to `cache`, one architecture after the other."""
     return "cache" if "cache" in inspect.signature(body.forward).parameters else "past_key_values"
+
+
+def _plain_head(model: torch.nn.Module) -> Tensor | None:
+    """The head's weight (V, D) if logits are hidden · weightᵀ and nothing else, as they mostly are."""
+    head = model.get_output_embeddings()
+    plain = type(head) is torch.nn.Linear and head.bias is None and not has_logit_rule(model.config.get_text_config())
+    return head.weight if plain else None
 
 
 def _eos_ids(base: Base) -> list[int]:

@@ -215,7 +215,7 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         for learns in (True, False):
             chosen = (teaching == learns).nonzero().squeeze(1)
-            for part in _micro_batches(rollout, chosen, config.micro_batch_tokens):
+            for part in self._micro_batches(rollout, chosen):
                 piece = rollout.rows(part)
                 width = piece.completion_ids.shape[1]
                 with torch.set_grad_enabled(learns):
@@ -227,6 +227,11 @@ class Trainer:
                                          mask[part, :width], totals)
                     loss.backward()
         return logps, entropy
+
+    def _micro_batches(self, rollout: Rollout, chosen: Tensor) -> Iterator[Tensor]:
+        if len(chosen):
+            for part in self.policy.micro_batches(rollout.rows(chosen), self.config.micro_batch_tokens):
+                yield chosen[part]
 
     def _loss(self, logps: Tensor, old_logps: Tensor | None, ref_logps: Tensor, advantages: Tensor, mask: Tensor,
               totals: grpo.BatchTotals | None = None) -> tuple[Tensor, dict[str, Tensor]]:
@@ -313,9 +318,3 @@ def schedule(step: int, config: RunConfig) -> float:
     progress = min(1.0, (step - config.warmup_steps) / remaining)
     fall = progress if config.lr_scheduler_type == "linear" else (1 - math.cos(math.pi * progress)) / 2
     return 1.0 - (1.0 - config.lr_end_ratio) * fall
-
-
-def _micro_batches(rollout: Rollout, chosen: Tensor, max_tokens: int) -> Iterator[Tensor]:
-    if len(chosen):
-        for part in rollout.rows(chosen).micro_batches(max_tokens):
-            yield chosen[part]

@@ -1,0 +1,67 @@
+"""Which way log-probabilities are made and completions sampled: the fastest body that agrees with the plain path here.
+
+The plain path (padded rows through the model's own forward) is right for every architecture. A fast body is used only
+if, on this very model, it gives the plain path's log-probabilities; otherwise a sentence says why not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from .bodies import HuggingFaceBody
+from .rollout import Rollout, pad_left
+
+if TYPE_CHECKING:
+    from .policy import Policy
+
+# Largest difference of a log-probability. 16-bit and 4-bit bases round differently with every order of summation; a
+# wrong mask or position is off by whole units.
+TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}
+TOLERANCE_ROUNDED = 0.3
+
+
+@dataclass(frozen=True)
+class FastPath:
+    """The body to use (None: the plain path), and a sentence for a person."""
+
+    body: HuggingFaceBody | None
+    reason: str
+
+
+def choose(policy: Policy) -> FastPath:
+    """Try the fast body on a small invented rollout beside the plain path."""
+    rollout = _probe(policy)
+    tolerance = TOLERANCE.get(policy.dtype, TOLERANCE_ROUNDED) if not policy.load_in_4bit else TOLERANCE_ROUNDED
+    before = policy.model.config._attn_implementation
+    try:
+        body = HuggingFaceBody(policy.model, policy.adapters)
+        with torch.no_grad():
+            gap = (policy.packed_logps(rollout, None, body)[0] - policy.plain_logps(rollout, None)[0]).abs().max().item()
+        if gap <= tolerance:
+            return FastPath(body, f"Fast path: prompts are shared by their group (checked against the plain path, gap {gap:.0e}).")
+        why = f"its log-probabilities differ by {gap:.2g} there"
+    except Exception as error:  # any architecture may refuse in any way; the plain path is always left
+        why = f"it refuses ({type(error).__name__}: {error})"
+    policy.model.set_attn_implementation(before)
+    return FastPath(None, f"Plain path: this architecture does not run with shared prompts, {why}.")
+
+
+def _probe(policy: Policy) -> Rollout:
+    """Two prompts of different length with three and two completions of different lengths, all of random tokens."""
+    generator = torch.Generator().manual_seed(0)
+
+    def words(count: int) -> list[int]:
+        return torch.randint(0, policy.vocab_size, (count,), generator=generator).tolist()
+
+    prompt_ids, prompt_mask = pad_left([words(9), words(5)], policy.pad_id, policy.device)
+    lengths = torch.tensor([6, 1, 4, 7, 3], device=policy.device)
+    ids = torch.tensor([words(7) for _ in lengths], device=policy.device)
+    return Rollout(
+        prompt_ids=prompt_ids, prompt_mask=prompt_mask, completion_ids=ids,
+        completion_mask=(torch.arange(7, device=policy.device) < lengths[:, None]).long(),
+        finished=torch.ones(5, dtype=torch.bool, device=policy.device), sampling_logps=torch.zeros(5, 7, device=policy.device),
+        group_ids=torch.tensor([0, 0, 0, 1, 1], device=policy.device), temperature=1.0,
+    )
