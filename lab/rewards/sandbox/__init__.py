@@ -18,9 +18,11 @@ Everything but the lock works on any platform. Where the kernel gives no lock, t
 loops, memory, crashes), not against malice; `probe` says so, and `CodeHost` refuses to start unless told otherwise.
 """
 
+from .code_host import CodeHost, CodeLimits, Grade
 from .file_reward import SandboxedReward, file_reward
-from .results import CallResult, Limits, LoadedFile, RewardError, RewardFunction
 from .host import RewardHost
 from .probe import Probe, probe
+from .results import CallResult, Limits, LoadedFile, RewardError, RewardFunction
 
-__all__ = ["CallResult", "Limits", "LoadedFile", "Probe", "RewardError", "RewardFunction", "RewardHost", "probe"]
+__all__ = ["CallResult", "CodeHost", "CodeLimits", "Grade", "Limits", "LoadedFile", "Probe", "RewardError", "RewardFunction",
+           "RewardHost", "SandboxedReward", "file_reward", "probe"]

@@ -10,6 +10,7 @@ import ctypes
 import os
 import stat
 import struct
+from functools import lru_cache
 
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446  # the same on every architecture
 PATH_BENEATH = 1
@@ -59,9 +60,14 @@ def _allow(ruleset, path):
 
 
 def _call(number, *arguments):
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.syscall.restype = ctypes.c_long
-    result = libc.syscall(ctypes.c_long(number), *(a if isinstance(a, (bytes, type(None))) else ctypes.c_long(a) for a in arguments))
+    result = _libc().syscall(ctypes.c_long(number), *(a if isinstance(a, (bytes, type(None))) else ctypes.c_long(a) for a in arguments))
     if result < 0:
         raise OSError(ctypes.get_errno(), "landlock: " + os.strerror(ctypes.get_errno()))
     return result
+
+
+@lru_cache(maxsize=None)
+def _libc():
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.syscall.restype = ctypes.c_long
+    return libc

@@ -1,7 +1,6 @@
 """A process locks itself, for good: limits on what it may use, no privileges, no files, no network, no other process.
 
-Order matters and is the order of `lock`: limits; death with the parent; capabilities and privileges; Landlock (files);
-seccomp (system calls). Linux only, and the only place with POSIX-only calls; every step that the kernel refuses
+Order matters and is that of `lock`: privileges, Landlock (files); then limits, no debugger, seccomp (system calls). Linux only, and the only place with POSIX-only calls; every step that the kernel refuses
 is left out and reported, so the caller decides what may run behind what is left.
 
 Kinds of lock: "full" (Landlock and seccomp), "nofiles" (seccomp alone, so no file can be opened and imports are limited
@@ -14,6 +13,7 @@ import ctypes
 import os
 import signal
 import sys
+from functools import lru_cache
 
 import landlock
 import seccomp
@@ -31,14 +31,41 @@ def lock(*, readable, memory_bytes, cpu_seconds=None, threads=False, strongest="
     strongest: "auto" takes all the kernel gives; "abi1"… hold Landlock down to that version, "nofiles" does without
     Landlock, "off" without any lock (so that tests can show what weaker kernels leave).
     """
+    files_are_shut = shut_files(readable, strongest)
+    return shut_the_rest(files_are_shut, memory_bytes=memory_bytes, cpu_seconds=cpu_seconds, threads=threads, strongest=strongest)
+
+
+def shut_files(readable, strongest):
+    """The first half, which children inherit: no privileges, and True if from here on only `readable` and the system's
+    libraries can be opened, for reading."""
+    if not LINUX or strongest == "off":
+        return False
+    drop_privileges()
+    if strongest == "nofiles":
+        return False
+    try:
+        abi = landlock.landlock_abi()
+        if strongest.startswith("abi"):
+            abi = min(abi, int(strongest[3:]))
+        landlock.allow_reading_only([*READABLE, *readable], abi=abi)
+    except OSError:  # not built in, switched off, or refused by an outer sandbox: the filter then shuts files instead
+        return False
+    return True
+
+
+def shut_the_rest(files_are_shut, *, memory_bytes, cpu_seconds, threads, strongest):
+    """The second half: limits, no debugger, and the filter on system calls. Returns the kind of lock that holds."""
     if not LINUX:
         return "limits"
     limit_resources(memory_bytes, cpu_seconds)
     if strongest == "off":
         return "limits"
-    drop_privileges()
-    files_are_shut = shut_files(readable, strongest)
-    return shut_system_calls(opens_files=files_are_shut, threads=threads)
+    _prctl(PR_SET_DUMPABLE, 0)
+    try:
+        seccomp.apply_filter(opens_files=files_are_shut, threads=threads)
+    except OSError:
+        return "limits"
+    return "full" if files_are_shut else "nofiles"
 
 
 def will_shut_all_files(strongest):
@@ -74,7 +101,7 @@ def limit_resources(memory_bytes, cpu_seconds):
 
 
 def drop_privileges():
-    """No capabilities now or later, no set-uid programs, no debugger. The user id stays: Python may live in a home folder."""
+    """No capabilities now or later, no set-uid programs. The user id stays: Python may live in a home folder."""
     _prctl(PR_SET_NO_NEW_PRIVS, 1)
     _prctl(PR_CAP_AMBIENT, 4)  # PR_CAP_AMBIENT_CLEAR_ALL
     for capability in range(64):
@@ -82,31 +109,9 @@ def drop_privileges():
     header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, this process
     nothing = (ctypes.c_uint32 * 6)()
     _libc().capset(header, nothing)
-    _prctl(PR_SET_DUMPABLE, 0)
 
 
-def shut_files(readable, strongest):
-    """True if from here on only `readable` and the system's libraries can be opened, for reading."""
-    if strongest == "nofiles":
-        return False
-    try:
-        abi = landlock.landlock_abi()
-        if strongest.startswith("abi"):
-            abi = min(abi, int(strongest[3:]))
-        landlock.allow_reading_only([*READABLE, *readable], abi=abi)
-    except OSError:  # not built in, switched off, or refused by an outer sandbox: the filter then shuts files instead
-        return False
-    return True
-
-
-def shut_system_calls(*, opens_files, threads):
-    try:
-        seccomp.apply_filter(opens_files=opens_files, threads=threads)
-    except OSError:
-        return "limits"
-    return "full" if opens_files else "nofiles"
-
-
+@lru_cache(maxsize=None)
 def _libc():
     return ctypes.CDLL(None, use_errno=True)
 

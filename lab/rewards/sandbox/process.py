@@ -57,10 +57,9 @@ class Died(Exception):
 class Worker:
     """A started process that speaks frames. `ask` may be used by one thread at a time."""
 
-    def __init__(self, script, *, reply_bytes, output_bytes, memory_bytes, command_prefix=()):
+    def __init__(self, script, *, reply_bytes, output_bytes, memory_bytes):
         self._folder = tempfile.TemporaryDirectory(prefix="grpo-lab-worker-", ignore_cleanup_errors=True)
-        command = [*command_prefix, sys.executable, "-I", "-S", "-B", "-X", "utf8", os.fspath(script)]
-        self._process = spawn(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        self._process = spawn(python_command(script), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                               cwd=self._folder.name, env=ENVIRONMENT, bufsize=0, start_new_session=True)
         self.pid = self._process.pid
         self._usage = Usage(self.pid)
@@ -325,6 +324,11 @@ def _psutil_process(pid):
         return psutil.Process(pid)
     except Exception:  # not installed, or the process has ended
         return None
+
+
+def python_command(script):
+    """This Python, without environment, user folder, installed packages or written bytecode."""
+    return [sys.executable, "-I", "-S", "-B", "-X", "utf8", os.fspath(script)]
 
 
 def spawn(command, **options):
