@@ -1,6 +1,10 @@
 """GRPO Lab: see Group Relative Policy Optimization happen. Names are imported when first used; `import lab` costs nothing."""
 
+import logging
 from importlib import import_module
+
+# bitsandbytes says at import that an optional CPU kernel is missing; its built-in one does the work, so nobody need worry.
+logging.getLogger("bitsandbytes.backends.cpu.ops").addFilter(lambda record: "gemm_4bit_forward" not in str(record.msg))
 
 _HOMES = {
     "RunConfig": "config", "ConfigError": "config",

@@ -10,12 +10,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import logging
 from collections.abc import Iterator
 from pathlib import Path
-
-# peft imports bitsandbytes, which warns that an optional CPU kernel is missing; the built-in one does the work.
-logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
 
 import peft
 import torch
@@ -135,7 +131,10 @@ class Adapters:
             raise ValueError(f"There is already an adapter named {name!r}.")
         with torch.random.fork_rng(devices=[]):  # PEFT draws A from the global generator
             torch.manual_seed(seed)
-            peft.inject_adapter_in_model(config, self._model, adapter_name=name)
+            try:
+                peft.inject_adapter_in_model(config, self._model, adapter_name=name)
+            except ValueError as error:
+                raise ModelError(f"The adapter does not fit this model, it has none of the target layers: {error}") from error
         del self._model.peft_config  # the configs are kept here; PEFT would take the attribute for a mistake next time
         self._layers = [m for m in self._model.modules() if isinstance(m, BaseTunerLayer)]
         self._configs[name] = config
@@ -143,7 +142,7 @@ class Adapters:
         self._model.eval()
         parameters = self.parameters(name)
         if not parameters:
-            raise ModelError("The adapter has no trainable parameter: none of its target layers is in this model.")
+            raise ModelError("The adapter has no trainable parameter, so nothing would be learned.")
         for parameter in parameters.values():
             parameter.data = parameter.data.float()
         self._switch_off()

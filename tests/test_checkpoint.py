@@ -5,13 +5,14 @@ import json
 
 import numpy as np
 import pytest
-from .conftest import letters
 
 from lab import checkpoint
 from lab.models.registry import ModelError
 from lab.records import ScoringFailed
 from lab.rewards import RewardError
 from lab.trainer import Trainer, TrainingError
+
+from .conftest import letters
 
 
 def numbers(records):

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import transformers
+from safetensors import SafetensorError
 
 from .registry import ModelError
 
@@ -44,7 +45,7 @@ def load_base(folder: Path, *, dtype: str = "auto", load_in_4bit: bool | None = 
         with _without_progress_bar():
             tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
             model = _load_4bit(folder, dtype, place) if four_bit else _load_plain(folder, dtype, place)
-    except (OSError, RuntimeError, MemoryError, ValueError, ImportError) as error:
+    except (OSError, RuntimeError, MemoryError, ValueError, ImportError, SafetensorError) as error:
         raise ModelError(explain(error, folder)) from error
     model.requires_grad_(False)
     model.eval()

@@ -1,0 +1,381 @@
+"""The loop: what a step does, what it reports, and that nothing else in the world changes it."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from lab.config import ConfigError, RunConfig
+from lab.records import GroupSampled, GroupScored, ScoringFailed, StepRecord, TokensSampled
+from lab.rewards import RewardError
+from lab.rollout import Rollout
+from lab.sampling import sample_group, seeded
+from lab.trainer import TrainingError, schedule
+
+from .conftest import letters
+
+
+def numbers(records):
+    return [{k: v for k, v in record.metrics.items() if k != "step_time"} for record in records]
+
+
+def completions_of(record):
+    return [c for group in record.groups for c in group.completions]
+
+
+def constant(completions, **kwargs):
+    return [1.0] * len(completions)
+
+
+# -- one step
+
+
+def test_a_step_reports_trls_metrics_and_openable_groups(make_trainer):
+    record = next(make_trainer())
+    assert {"loss", "grad_norm", "learning_rate", "num_tokens", "step_time", "completions/mean_length",
+            "completions/clipped_ratio", "completions/mean_terminated_length", "rewards/letters/mean", "rewards/letters/std",
+            "reward", "reward_std", "frac_reward_zero_std", "kl", "entropy", "clip_ratio/low_mean", "clip_ratio/high_mean",
+            "clip_ratio/region_mean", "sampling/sampling_logp_difference/mean", "sampling/sampling_logp_difference/max",
+            "groups/live", "groups/total"} <= set(record.metrics)
+    assert all(isinstance(value, (int, float)) and math.isfinite(value) for value in record.metrics.values())
+    assert record.step == 1 and record.iteration == 0 and len(record.groups) == 2
+    for group in record.groups:
+        rewards = [c.reward for c in group.completions]
+        assert group.mean == pytest.approx(np.mean(rewards)) and group.std == pytest.approx(np.std(rewards, ddof=1))
+        for c in group.completions:
+            assert c.advantage == pytest.approx((c.reward - group.mean) / (group.std + 1e-4), abs=1e-5)
+            assert set(c.arrays) == {"sampling_logps", "old_logps", "logps", "ref_logps", "entropy"}
+            assert all(a.dtype == np.float32 and len(a) == len(c.token_ids) for a in c.arrays.values())
+
+
+def test_first_step_has_kl_exactly_zero_and_later_ones_have_not(make_trainer):
+    first, second = (lambda t: (next(t), next(t)))(make_trainer(temperature=0.6))
+    assert first.metrics["kl"] == 0.0
+    assert all(np.array_equal(c.arrays["logps"], c.arrays["ref_logps"]) for c in completions_of(first))
+    assert second.metrics["kl"] > 0
+
+
+def test_kl_is_measured_also_when_beta_is_zero(make_trainer):
+    trainer = make_trainer(beta=0.0)
+    next(trainer)
+    assert next(trainer).metrics["kl"] > 0
+
+
+def test_sampler_and_trainer_agree_at_any_temperature(make_trainer):
+    """A log-prob taken without dividing by the temperature would differ by tenths."""
+    assert next(make_trainer(temperature=0.6)).metrics["sampling/sampling_logp_difference/max"] < 1e-4
+
+
+def test_the_adapter_moves_and_the_base_does_not(make_trainer, policy):
+    trainer = make_trainer()
+    before = policy.adapters.fingerprint(trainer.adapter)
+    base = {name: p.clone() for name, p in policy.model.named_parameters() if "lora_" not in name}
+    next(trainer)
+    assert policy.adapters.fingerprint(trainer.adapter) != before
+    assert all(torch.equal(p, base[name]) for name, p in policy.model.named_parameters() if "lora_" not in name)
+
+
+def test_dead_groups_and_no_beta_leave_the_adapter_bit_identical(make_trainer, policy):
+    trainer = make_trainer(beta=0.0)
+    next(trainer)  # AdamW has momentum now, which alone would move it
+    before = policy.adapters.fingerprint(trainer.adapter)
+    trainer.change(rewards=(constant,))
+    record = next(trainer)
+    assert record.metrics["groups/live"] == 0 and record.metrics["grad_norm"] == 0.0
+    assert record.metrics["frac_reward_zero_std"] == 1.0
+    assert policy.adapters.fingerprint(trainer.adapter) == before
+
+
+def test_rows_without_advantage_are_left_out_of_the_backward_exactly(make_trainer, monkeypatch):
+    """With β = 0 such a row adds exactly nothing, so leaving it out changes no bit of the gradient's value."""
+    def one_group_only(completions, prompts, **kwargs):
+        return [float(i) if prompts[i] == prompts[0] else 0.0 for i in range(len(completions))]
+
+    trainer = make_trainer(beta=0.0, rewards=(one_group_only,))
+    list(trainer._sample()), list(trainer._score())
+    trainer.batch.ref_logps = torch.zeros_like(trainer.batch.rollout.sampling_logps)
+    mask = trainer.batch.rollout.completion_mask
+    logps, entropy = trainer._backward(mask)
+    skipped = [p.grad.clone() for p in trainer.parameters]
+    whole, _ = trainer.policy.logps(trainer.batch.rollout, trainer.adapter)
+    trainer.optimizer.zero_grad()
+    loss, _ = trainer._loss(whole, None, trainer.batch.ref_logps, trainer.batch.advantages, mask)
+    loss.backward()
+    assert any(g.abs().max() > 0 for g in skipped)
+    for got, p in zip(skipped, trainer.parameters, strict=True):
+        torch.testing.assert_close(got, p.grad, atol=1e-6, rtol=1e-4)
+    torch.testing.assert_close(logps, whole.detach(), atol=2e-5, rtol=0)
+    assert (entropy[mask.bool()] > 0).all()
+
+
+@pytest.mark.parametrize("loss_type", ["grpo", "dapo", "dr_grpo", "bnpo"])
+def test_the_token_budget_changes_memory_and_never_the_gradient(make_trainer, loss_type):
+    gradients = []
+    for budget in (16384, 200, 64):
+        trainer = make_trainer(loss_type=loss_type, micro_batch_tokens=budget, beta=0.1)
+        list(trainer._sample()), list(trainer._score())
+        trainer.batch.ref_logps = trainer.batch.rollout.sampling_logps - 0.1
+        trainer._backward(trainer.batch.rollout.completion_mask)
+        gradients.append([p.grad.clone() for p in trainer.parameters])
+    for other in gradients[1:]:
+        for a, b in zip(gradients[0], other, strict=True):
+            torch.testing.assert_close(b, a, atol=1e-6, rtol=1e-4)
+
+
+def test_the_stop_token_is_trained_and_padding_is_not(make_trainer, policy):
+    """A batch of one ended and one cut-off completion: the gradient is that of exactly the counted tokens."""
+    trainer = make_trainer(beta=0.0)
+    prompt = policy.prompt_ids("What is 1 + 2?", "")
+    ids, mask = policy.pad_prompts([prompt])
+
+    def rollout(filler):
+        return Rollout(ids, mask, torch.tensor([[5, 1, filler], [6, 7, 8]]), torch.tensor([[1, 1, 0], [1, 1, 1]]),
+                       torch.tensor([True, False]), torch.zeros(2, 3), torch.tensor([0, 0]), 1.0)
+
+    logps = policy.logps(rollout(0), trainer.adapter)[0]
+    assert logps[0, 1] != 0 and logps[0, 2] == 0  # the stop token has a log-prob, padding has none
+    assert torch.equal(logps, policy.logps(rollout(99), trainer.adapter)[0])
+    logps[0, 1].backward()
+    assert any(p.grad.abs().max() > 0 for p in trainer.parameters)
+    trainer.optimizer.zero_grad()
+
+
+def test_cut_off_completions_can_be_masked_out(make_trainer):
+    trainer = make_trainer(mask_truncated_completions=True, beta=0.5, max_completion_length=2)
+    record = next(trainer)
+    cut = [c for c in completions_of(record) if not c.finished]
+    assert cut and all(c.reward is not None and c.arrays["logps"].any() for c in cut)
+    if len(cut) == 8:
+        assert record.metrics["loss"] == 0.0 and record.metrics["kl"] == 0.0
+
+
+# -- determinism and turns
+
+
+def test_equal_configs_give_bit_equal_runs(make_trainer, policy):
+    one, two = make_trainer(), make_trainer()
+    records = list(one)
+    torch.manual_seed(999)  # the global generator has no say
+    assert numbers(records) == numbers(list(two))
+    assert policy.adapters.fingerprint(one.adapter) == policy.adapters.fingerprint(two.adapter)
+
+
+def test_another_seed_gives_another_run(make_trainer):
+    assert numbers([next(make_trainer())]) != numbers([next(make_trainer(seed=43))])
+
+
+def test_two_trainers_on_one_policy_take_turns_without_noticing(make_trainer, policy):
+    settings = (dict(), dict(seed=7, beta=0.0, loss_type="dapo", lora_r=8, temperature=0.8))
+    alone = [make_trainer(**s) for s in settings]
+    expected = [list(trainer) for trainer in alone]
+    together = [make_trainer(**s) for s in settings]
+    got, streams = [[], []], [trainer.events() for trainer in together]
+    while streams[0] is not None or streams[1] is not None:
+        for i, stream in enumerate(streams):
+            event = next(stream, None) if stream is not None else None
+            if event is None:
+                streams[i] = None
+            elif isinstance(event, StepRecord):
+                got[i].append(event)
+    for i in (0, 1):
+        assert numbers(got[i]) == numbers(expected[i])
+        assert policy.adapters.fingerprint(together[i].adapter) == policy.adapters.fingerprint(alone[i].adapter)
+
+
+def test_iterating_goes_on_where_it_was_left(make_trainer):
+    trainer = make_trainer(max_steps=3)
+    for record in trainer:
+        break
+    assert record.step == 1
+    assert [r.step for r in trainer] == [2, 3]
+    assert next(trainer, None) is None
+
+
+def test_events_come_in_order(make_trainer):
+    kinds = [type(event) for event in make_trainer(max_steps=1).events()]
+    assert kinds[0] is TokensSampled and kinds[-1] is StepRecord
+    order = [TokensSampled, GroupSampled, GroupScored, StepRecord]
+    assert [order.index(kind) for kind in kinds] == sorted(order.index(kind) for kind in kinds)
+    assert kinds.count(GroupSampled) == kinds.count(GroupScored) == 2
+
+
+def test_partial_texts_end_as_the_completions(make_trainer):
+    last, groups = None, []
+    for event in make_trainer(max_steps=1).events():
+        last = event if isinstance(event, TokensSampled) else last
+        if isinstance(event, GroupSampled):
+            groups.append(event.group)
+    for g, i, text, n_tokens, _ in last.partial:
+        completion = groups[g].completions[i]
+        assert n_tokens == len(completion.token_ids)
+        assert completion.text.startswith(text.rstrip("\ufffd"))  # a character may still be unfinished
+
+
+# -- several updates per rollout
+
+
+def test_a_second_update_uses_the_same_completions_and_frozen_old_logps(make_trainer):
+    trainer = make_trainer(num_iterations=2, max_steps=3)
+    first = next(trainer)
+    kept = [c.arrays["old_logps"].copy() for c in completions_of(first)]
+    second, third = list(trainer)
+    assert [first.iteration, second.iteration, third.iteration] == [0, 1, 0]
+    assert [c.token_ids for c in completions_of(second)] == [c.token_ids for c in completions_of(first)]
+    for c, old in zip(completions_of(second), kept, strict=True):
+        assert np.array_equal(c.arrays["old_logps"], old) and not np.array_equal(c.arrays["logps"], old)
+    assert [c.token_ids for c in completions_of(third)] != [c.token_ids for c in completions_of(second)]
+    assert second.metrics["num_tokens"] == first.metrics["num_tokens"] < third.metrics["num_tokens"]
+
+
+# -- rewards that break
+
+
+def broken(completions, **kwargs):
+    raise ZeroDivisionError("seven")
+
+
+def test_a_broken_reward_raises_its_error_and_the_same_completions_are_scored_once_mended(make_trainer):
+    trainer = make_trainer(rewards=(broken,))
+    for _ in range(2):
+        with pytest.raises(RewardError, match="broken"):
+            next(trainer)
+    waiting = [c.token_ids for g in trainer.batch.groups for c in g.completions]
+    trainer.change(rewards=(letters,))
+    record = next(trainer)
+    assert record.step == 1 and [c.token_ids for c in completions_of(record)] == waiting
+    assert "rewards/letters/mean" in record.metrics
+
+
+def test_as_an_event_the_failure_can_be_answered_in_place(make_trainer):
+    trainer = make_trainer(rewards=(broken,), max_steps=1)
+    kinds = []
+    for event in trainer.events():
+        kinds.append(type(event))
+        if isinstance(event, ScoringFailed) and kinds.count(ScoringFailed) == 2:
+            trainer.change(rewards=(letters,))
+    assert kinds.count(ScoringFailed) == 2 and kinds[-1] is StepRecord and kinds.count(GroupSampled) == 2
+
+
+def test_a_reward_that_does_not_apply_is_no_zero(make_trainer):
+    def sometimes(completions, **kwargs):
+        return [None if i == 0 else float(i) for i in range(len(completions))]
+
+    record = next(make_trainer(rewards=(sometimes,)))
+    first = completions_of(record)[0]
+    assert first.reward is None and first.advantage == 0.0
+    assert record.metrics["rewards/sometimes/mean"] == 4.0  # 1 … 7
+
+
+# -- live changes
+
+
+def test_live_changes_take_effect_at_the_next_step(make_trainer):
+    trainer = make_trainer()
+    next(trainer)
+    assert trainer.change(learning_rate=5e-4, max_completion_length=3) == 2
+    record = next(trainer)
+    assert record.metrics["learning_rate"] == 5e-4 and record.metrics["completions/max_length"] <= 3
+    next(trainer.events())  # in the middle of step 3
+    assert trainer.change(beta=0.5) == 4
+    next(trainer)
+    assert trainer.config.beta == 0.04
+    next(trainer)
+    assert trainer.config.beta == 0.5
+    assert trainer.changes == [(2, dict(learning_rate=5e-4, max_completion_length=3)), (4, dict(beta=0.5))]
+
+
+def test_what_cannot_change_is_refused_at_once(make_trainer):
+    trainer = make_trainer()
+    with pytest.raises(ConfigError, match="num_generations cannot be changed"):
+        trainer.change(num_generations=16)
+    with pytest.raises(ConfigError, match="learning_rate"):
+        trainer.change(learning_rate=-1.0)
+    with pytest.raises(ConfigError, match="reward_weights"):
+        trainer.change(reward_weights=(1.0, 2.0))
+
+
+def test_schedules_by_hand():
+    linear = RunConfig(max_steps=11, warmup_steps=3, lr_scheduler_type="linear", lr_end_ratio=0.1)
+    # Warm-up in four equal parts, then from 1 to 0.1 over the remaining 8 steps, 7 intervals: −0.9/7 each.
+    assert [schedule(s, linear) for s in (0, 1, 2)] == [0.25, 0.5, 0.75]
+    assert schedule(3, linear) == 1.0 and schedule(10, linear) == pytest.approx(0.1)
+    assert schedule(4, linear) == pytest.approx(1 - 0.9 / 7)
+    cosine = RunConfig(max_steps=11, lr_scheduler_type="cosine")
+    assert schedule(5, cosine) == pytest.approx(0.5) and schedule(10, cosine) == pytest.approx(0.0)
+    assert {schedule(s, RunConfig()) for s in range(100)} == {1.0}
+
+
+def test_a_gradient_that_is_not_finite_stops_the_run_and_spares_the_adapter(make_trainer, policy, monkeypatch):
+    trainer = make_trainer()
+    before = policy.adapters.fingerprint(trainer.adapter)
+    real = trainer._loss
+    monkeypatch.setattr(trainer, "_loss", lambda *a, **k: (real(*a, **k)[0] * math.inf, real(*a, **k)[1]))
+    with pytest.raises(TrainingError, match="not finite"):
+        next(trainer)
+    assert policy.adapters.fingerprint(trainer.adapter) == before
+
+
+# -- learning
+
+
+def test_a_reward_that_favours_one_token_raises_its_probability(make_trainer, policy):
+    token = 40
+
+    def favour(completion_ids, **kwargs):
+        return [ids.count(token) / len(ids) for ids in completion_ids]
+
+    trainer = make_trainer(rewards=(favour,), num_generations=16, max_completion_length=6, max_steps=20, learning_rate=2e-2,
+                           beta=0.0, lora_r=8, lora_alpha=16)
+    prompt = policy.prompt_ids("What is 1 + 2?", "")
+
+    def probability():
+        with torch.no_grad(), policy.adapters.active(trainer.adapter):
+            return policy.model(torch.tensor([prompt])).logits[0, -1].softmax(-1)[token].item()
+
+    # A model that has learned something would never draw the token: give it a head start to find it.
+    _bias_towards(policy, trainer.adapter, prompt, token)
+    before = probability()
+    list(trainer)
+    assert probability() > 3 * before
+
+
+def _bias_towards(policy, adapter, prompt, token, steps=10):
+    parameters = list(policy.adapters.parameters(adapter).values())
+    optimizer = torch.optim.AdamW(parameters, lr=5e-3)
+    for _ in range(steps):
+        with policy.adapters.active(adapter):
+            log_probs = policy.model(torch.tensor([prompt])).logits[0, -1].log_softmax(-1)
+            if log_probs[token].exp() > 0.05:
+                return
+            optimizer.zero_grad()
+            (-log_probs[token]).backward()
+            optimizer.step()
+
+
+# -- sampling for the page
+
+
+def test_sample_group_gives_scored_groups_with_openable_numbers(policy, adapter):
+    config = RunConfig(rewards=(letters,), num_generations=3, max_completion_length=8)
+    events = list(sample_group(policy, config, [{"prompt": "What is 1 + 2?", "answer": "3"}], adapter))
+    assert isinstance(events[0], TokensSampled) and isinstance(events[-1], GroupScored)
+    group = events[-1].group
+    assert len(group.completions) == 3 and group.row["answer"] == "3"
+    for c in group.completions:
+        assert c.reward is not None and c.advantage is not None
+        assert not np.array_equal(c.arrays["logps"], c.arrays["ref_logps"])  # the adapter differs from the base
+        np.testing.assert_allclose(c.arrays["sampling_logps"], c.arrays["old_logps"], atol=1e-4)
+
+
+def test_sample_group_of_the_base_is_its_own_reference_and_repeats_with_its_seed(policy):
+    config = RunConfig(rewards=(letters,), num_generations=2, max_completion_length=8)
+    rows = [{"prompt": "What is 1 + 2?"}]
+    first, again = ([e for e in sample_group(policy, config, rows, seed=5)][-1].group for _ in range(2))
+    assert [c.text for c in first.completions] == [c.text for c in again.completions]
+    assert all(np.array_equal(c.arrays["logps"], c.arrays["ref_logps"]) for c in first.completions)
+
+
+def test_seeded_generators_differ_by_every_number():
+    draws = {float(torch.rand((), generator=seeded(*n))) for n in ((0, 0), (0, 1), (1, 0), (1, 1), (1,))}
+    assert len(draws) == 5
