@@ -101,6 +101,13 @@ def test_all_equal_group_gets_zero_advantage(scale_rewards, reward):
     assert (advantages[:7] == 0).all() and (advantages[7:] != 0).all()
 
 
+def test_a_group_tied_up_to_rounding_gets_exactly_zero():
+    """0.7 + 0.1 + 0.2 and 1.0 differ by 6e-8 in float32; over std + 1e-4 that would be a push of 6e-4."""
+    rewards = torch.tensor([1.0, 1.0 - 6e-8, 1.0, 1.0])
+    assert rewards.unique().numel() == 2
+    assert (group_advantages(rewards, num_generations=4, scale_rewards="group") == 0).all()
+
+
 def test_a_row_without_a_reward_gets_zero_and_does_not_move_the_others():
     with_it = group_advantages(torch.tensor([1.0, NAN, 0.0, 0.0]), num_generations=4, scale_rewards="group")
     without = group_advantages(torch.tensor([1.0, 0.0, 0.0]), num_generations=3, scale_rewards="group")
