@@ -93,6 +93,11 @@ class CodeHost:
             self._start()
             self._server.fork_until(count)
 
+    @property
+    def server_pid(self):
+        """The process id of the running fork server, or None."""
+        return self._server.pid
+
     def close(self):
         with self._turn:
             self._server.stop()

@@ -52,6 +52,10 @@ class CodeServer:
     def running(self):
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def pid(self):
+        return self._process.pid if self.running else None
+
     def start(self, setup, reply_bytes):
         self.stop()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -172,7 +172,7 @@ class RewardHost:
         printed = worker.output.text()
         if isinstance(reply.get("error"), dict):
             error = _reported(reply["error"], worker.spent, deadline, filename, function, printed)
-            if error.kind == "memory":
+            if error.kind in ("memory", "protocol"):
                 self._worker.empty()  # what it still holds would only cause the next one
             raise error
         return reply, printed

@@ -70,6 +70,7 @@ class Worker:
         self.output = Output(self._process.stderr.fileno(), output_bytes)
         if sys.platform != "win32":
             os.set_blocking(self._process.stdin.fileno(), False)
+        self._last_identity = None
         self.spent = Deadline(0.0, 0.0)  # CPU and wall seconds of the last `ask`
 
     @property
@@ -83,10 +84,13 @@ class Worker:
         try:
             self._send(frame, stage)
             reply = self._receive(stage) or self._after_interrupt()
+            while reply is not None and reply.get("id") == self._last_identity:  # a second answer to the last request
+                reply = self._receive(stage)
             if reply is None:
                 raise Hung(self._dump())
             if reply.get("id") != identity:
                 raise protocol.ProtocolError("the reply answers another request")
+            self._last_identity = identity
             self.output.wait_for(reply.get("printed_bytes", 0))
             self.spent = stage.spent()
             return reply
@@ -126,18 +130,17 @@ class Worker:
 
     def _receive(self, stage):
         """The next reply, or None when the stage is over."""
+        waited = False
         while (reply := self._replies.take()) is None:
-            chunk = self._chunks.get(LOOK_EVERY)
-            if chunk is None:
-                if self._usage.memory_bytes() > self._memory_bytes:
-                    self.kill()  # where the kernel keeps no such limit
-                    raise Died(None, self.output.text(), reason="memory")
-                if stage.is_over():
-                    return None
-            elif not chunk:
+            if waited and stage.is_over():
+                return None
+            chunk, waited = self._chunks.get(LOOK_EVERY), True
+            if chunk == b"":
                 raise self._died()
-            else:
+            if chunk:
                 self._replies.feed(chunk)
+            elif self._usage.memory_bytes() > self._memory_bytes:  # where the kernel keeps no such limit
+                raise Died(None, self.output.text(), reason="memory")
         return reply
 
     def _after_interrupt(self):

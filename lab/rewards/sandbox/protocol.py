@@ -5,9 +5,9 @@ well-formed JSON of an object is a ProtocolError: the other side may be hostile.
 nothing of the project.
 """
 
-import json
 import os
 import struct
+from json import dumps, loads  # by name: code in a worker may replace what the json module holds
 
 LENGTH = struct.Struct(">I")
 CHUNK = 1 << 16
@@ -44,7 +44,7 @@ class FrameReader:
 
 def encode_frame(message):
     """Bytes ready to be written. Numpy and tensor values go as Python's; anything else that is not JSON is a TypeError."""
-    body = json.dumps(message, allow_nan=False, separators=(",", ":"), default=_as_python).encode("ascii")
+    body = dumps(message, allow_nan=False, separators=(",", ":"), default=_as_python).encode("ascii")
     return LENGTH.pack(len(body)) + body
 
 
@@ -57,7 +57,7 @@ def checked_length(header, max_bytes):
 
 def decode_body(body):
     try:
-        message = json.loads(body, parse_constant=_refuse_constant)
+        message = loads(body, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"the reply is not plain JSON ({error})") from None
     if not isinstance(message, dict):

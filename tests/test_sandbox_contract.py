@@ -1,0 +1,472 @@
+"""TRL's contract inside the sandbox: every usual shape of a reward function runs unchanged and gives the same scores."""
+
+import asyncio
+import inspect
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy
+import pytest
+
+from lab.rewards import Batch, RewardNotFound, call, resolve
+from lab.rewards.contract import TrainerState
+from lab.rewards.sandbox import Limits, RewardError, RewardHost
+from lab.rewards.sandbox.protocol import FrameReader, ProtocolError, decode_body, encode_frame
+from lab.rewards.sandbox.results import checked_reply
+from tests.sandbox_leaks import nothing_left_behind
+
+SHAPES = '''
+from __future__ import annotations
+import asyncio, functools, re
+from dataclasses import dataclass
+
+def text(completions, **kwargs):
+    """Length of each text.
+
+    More that nobody needs in a list."""
+    return [float(len(c)) for c in completions]
+
+def messages(completions, **kwargs):
+    return [float(len(c[0]["content"])) for c in completions]
+
+def named_column(prompts, completions, answer, **kwargs):
+    return [1.0 if c == a else 0.0 for c, a in zip(completions, answer)]
+
+def optional_column(completions, answer=None, bonus=0.5, **kwargs):
+    return [bonus if answer is None else 1.0 for c in completions]
+
+def only_what_it_names(completions):
+    return [0.25] * len(completions)
+
+def keyword_only(*, completions, **kwargs):
+    return [0.5] * len(completions)
+
+def column_from_kwargs(completions, **kwargs):
+    return [float(kwargs["answer"][i] == c) for i, c in enumerate(completions)]
+
+def every_keyword(completions, **kwargs):
+    wanted = {"prompts", "completion_ids", "answer", "trainer_state", "log_extra", "log_metric"}
+    return [float(wanted == set(kwargs))] * len(completions)
+
+def token_ids(completion_ids, **kwargs):
+    return [float(sum(ids)) for ids in completion_ids]
+
+def not_applicable(completions, **kwargs):
+    return [None if c == "b" else 1.0 for c in completions]
+
+def logs(completions, log_extra, log_metric, **kwargs):
+    log_extra("upper", [c.upper() for c in completions])
+    log_extra("numbers", [1, 2.5, None])
+    log_extra("objects", [{"a": 1}, [2], float("nan")])
+    log_metric("mean length", sum(map(len, completions)) / len(completions))
+    log_metric("twice", 1)
+    log_metric("twice", 2)
+    return [0.0] * len(completions)
+
+def ramp(completions, trainer_state, **kwargs):
+    return [trainer_state.global_step / trainer_state.max_steps] * len(completions)
+
+async def asynchronous(completions, **kwargs):
+    async def one(c):
+        await asyncio.sleep(0.001)
+        return float(len(c))
+    return await asyncio.gather(*[one(c) for c in completions])
+
+async def with_a_time_limit(completions, **kwargs):
+    try:
+        await asyncio.wait_for(asyncio.sleep(60), 0.01)
+    except asyncio.TimeoutError:
+        return [1.0] * len(completions)
+
+class Scorer:
+    def __init__(self, value): self.value = value
+    def __call__(self, completions, **kwargs): return [self.value] * len(completions)
+an_object = Scorer(0.75)
+
+def scaled(factor):
+    def inner(completions, **kwargs): return [factor * len(c) for c in completions]
+    return inner
+a_closure = scaled(2)
+a_partial = functools.partial(text)
+a_lambda = lambda completions, **kwargs: [9.0] * len(completions)
+
+def traced(function):
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs): return function(*args, **kwargs)
+    return wrapper
+
+@traced
+def decorated(completions, **kwargs):
+    return [3.0] * len(completions)
+
+@dataclass
+class Verdict:
+    good: bool
+def with_a_dataclass(completions, **kwargs):
+    return [float(Verdict(c == "a").good) for c in completions]
+
+_calls = 0
+def remembers(completions, **kwargs):
+    global _calls
+    _calls += 1
+    return [float(_calls)] * len(completions)
+
+def helper(text): return text
+class NotAReward: pass
+if __name__ == "__main__":
+    raise SystemExit("not a script")
+'''
+EXPECTED = {  # for completions "a", "b", "cc", answers "a", "x", "cc", ids [1], [2, 3], [4]
+    "text": [1, 1, 2], "named_column": [1, 0, 1], "optional_column": [1, 1, 1], "only_what_it_names": [0.25] * 3,
+    "keyword_only": [0.5] * 3, "column_from_kwargs": [1, 0, 1], "every_keyword": [1] * 3, "token_ids": [1, 5, 4],
+    "not_applicable": [1, None, 1], "logs": [0] * 3, "ramp": [0.1] * 3, "asynchronous": [1, 1, 2], "with_a_time_limit": [1] * 3,
+    "an_object": [0.75] * 3, "a_closure": [2, 2, 4], "a_partial": [1, 1, 2], "a_lambda": [9] * 3, "decorated": [3] * 3,
+    "with_a_dataclass": [1, 0, 0], "remembers": [1] * 3,
+}
+
+
+@pytest.fixture(scope="module")
+def host():
+    with RewardHost() as host:
+        host.load(SHAPES, filename="shapes.py")
+        yield host
+
+
+def ask(host, name, **changes):
+    given = {"prompts": ["p"] * 3, "completions": ["a", "b", "cc"], "completion_ids": [[1], [2, 3], [4]],
+             "columns": {"answer": ["a", "x", "cc"]}, "trainer_state": {"global_step": 4, "max_steps": 40}}
+    return host.call(name, **(given | changes))
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_every_usual_shape_runs_unchanged(host, name):
+    assert ask(host, name).scores == EXPECTED[name]
+
+
+def test_what_a_file_offers_is_described(host):
+    functions = host.functions
+    assert set(functions) == set(EXPECTED) | {"messages"}
+    assert functions["text"].doc == "Length of each text." and functions["text"].line == 6
+    assert functions["named_column"].required == ("prompts", "completions", "answer")
+    assert functions["optional_column"].parameters == ("completions", "answer", "bonus")
+    assert functions["asynchronous"].is_async and not functions["text"].is_async
+    assert functions["text"].takes_any and not functions["only_what_it_names"].takes_any
+
+
+def test_completions_may_be_messages(host):
+    completions = [[{"role": "assistant", "content": text}] for text in ("a", "b", "cc")]
+    assert ask(host, "messages", completions=completions).scores == [1, 1, 2]
+
+
+def test_logged_columns_and_metrics_come_back_checked(host):
+    result = ask(host, "logs")
+    assert result.extra == {"upper": ["A", "B", "CC"], "numbers": [1, 2.5, None], "objects": ["{'a': 1}", "[2]", "nan"]}
+    assert result.metrics == {"mean length": pytest.approx(4 / 3), "twice": 1.5}  # TRL averages what one name got
+
+
+def test_a_long_extra_value_is_cut(host):
+    host.load("def long(completions, log_extra, **kwargs):\n    log_extra('x', ['y' * 10**6] * 3)\n    return [0.0] * 3\n", filename="long.py")
+    assert ask(host, "long").extra["x"] == ["y" * 2000 + "…"] * 3
+
+
+def test_a_column_that_is_not_there_is_named(host):
+    with pytest.raises(RewardError) as caught:
+        ask(host, "named_column", columns={})
+    assert caught.value.kind == "signature" and caught.value.line == 15
+    assert caught.value.message == "needs 'answer', a column that was not stored; there is prompts, completions, completion_ids."
+
+
+def test_a_column_that_is_not_json_is_left_out_and_named(host):
+    result = ask(host, "text", columns={"answer": [object()] * 3, "image": [{1, 2}] * 3, "fine": [1, 2, 3]})
+    assert result.skipped_columns == ("answer", "image")
+    with pytest.raises(RewardError, match="needs 'answer', a column that cannot be sent as JSON"):
+        ask(host, "named_column", columns={"answer": [object()] * 3})
+
+
+def test_columns_of_numpy_values_are_sent_as_numbers(host):
+    assert ask(host, "column_from_kwargs", completions=[1, 2, 3], columns={"answer": [numpy.int64(1), numpy.float32(2), 5]}).scores == [1, 1, 0]
+
+
+def test_a_column_of_another_length_is_the_callers_mistake(host):
+    with pytest.raises(ValueError, match="column 'answer' has 2 values for 3 completions"):
+        ask(host, "text", columns={"answer": [1, 2]})
+
+
+def test_an_unknown_function_is_named_with_those_that_exist(host):
+    with pytest.raises(RewardError, match="no such reward function is loaded; there is text, "):
+        ask(host, "texts")
+
+
+def test_zero_completions_give_zero_scores(host):
+    assert ask(host, "text", prompts=[], completions=[], completion_ids=[], columns={}).scores == []
+
+
+def test_any_text_arrives_as_it_was_sent(host):
+    odd = ["\x00", "\ud800", "𝒳" * 3, "e\u0301", "\u2028", "\\", "\"", ""]
+    host.load("def points(completions, **kwargs): return [sum(map(ord, c)) for c in completions]\n", filename="points.py")
+    assert host.call("points", prompts=odd, completions=odd).scores == [float(sum(map(ord, text))) for text in odd]
+
+
+def test_a_function_can_be_asked_for_by_name():
+    with RewardHost() as host:
+        loaded = host.load("def _hidden(completions, **kwargs): return [1.0]\ndef other(completions): return [2.0]\n", "_hidden")
+        assert [function.name for function in loaded.functions] == ["_hidden"]
+        with pytest.raises(RewardError, match="there is no function 'third' in b.py; it defines f\\(x\\)"):
+            host.load("def f(x): pass\n", "third", filename="b.py")
+
+
+def test_loading_again_replaces_the_file_and_leaves_nothing_of_the_old_one():
+    with RewardHost() as host:
+        host.load("import json\njson.loads = None\ndef f(completions, **kwargs): return [1.0]\ndef g(completions, **kwargs): return [1.0]\n")
+        host.load("def h(completions, **kwargs): return [5.0]\n", filename="other.py")
+        host.load("import json\ndef f(completions, **kwargs): return [float(json.loads('2'))]\n")
+        assert host.call("f", prompts=["p"], completions=["c"]).scores == [2.0]
+        assert sorted(host.functions) == ["f", "h"]
+        assert host.call("h", prompts=["p"], completions=["c"]).scores == [5.0]
+
+
+def test_built_in_rewards_of_trl_run_unchanged():
+    """Their own source text, as a user would paste it. Their tests' values are recomputed outside the sandbox."""
+    rewards = pytest.importorskip("trl.rewards", reason="TRL is an extra")
+    texts = ["<think>\nso\n</think>\nThe answer is \\boxed{42}", "\\boxed{41}", "no idea " * 30]
+    completions = [[{"role": "assistant", "content": text}] for text in texts]
+    columns = {"solution": ["$42$"] * 3}
+    cases = {"think_format_reward": (rewards.think_format_reward, "think_format_reward"),
+             "repetition": (rewards.get_repetition_penalty_reward, "get_repetition_penalty_reward"),
+             "overlong": (rewards.get_soft_overlong_punishment, "get_soft_overlong_punishment")}
+    arguments = {"repetition": dict(ngram_size=3, max_penalty=-1.0), "overlong": dict(max_completion_len=100, soft_punish_cache=20)}
+    for name, (function, of_trl) in cases.items():
+        if of_trl not in dir(rewards):
+            continue
+        module_source = Path(inspect.getsourcefile(function)).read_text()
+        made = of_trl if name not in arguments else f"{of_trl}(**{arguments[name]!r})"
+        outside = function if name not in arguments else function(**arguments[name])
+        ids = [[1] * 50, [1] * 90, [1] * 150]
+        with RewardHost() as host:
+            host.load(f"{module_source}\nour_reward = {made}\n", "our_reward", filename=f"{name}.py")
+            inside = host.call("our_reward", prompts=["p"] * 3, completions=completions, completion_ids=ids, columns=columns)
+        assert inside.scores == outside(prompts=["p"] * 3, completions=completions, completion_ids=ids, **columns)
+
+
+def test_imports_of_installed_packages_work_and_torch_is_as_if_absent():
+    source = """
+import importlib.util, sys
+import numpy, sympy, math_verify
+def checks(completions, **kwargs):
+    return [float(importlib.util.find_spec("torch") is None), float(numpy.ones(2).sum()), float("torch" in sys.modules)]
+"""
+    with RewardHost(Limits(memory_bytes=2 << 30, call_cpu_seconds=20, load_cpu_seconds=30)) as host:
+        host.load(source)
+        assert ask(host, "checks").scores == [1.0, 2.0, 0.0]
+
+
+def test_modules_can_be_loaded_before_the_lock_and_our_own_folders_imported(tmp_path):
+    (tmp_path / "our_helpers.py").write_text("VALUE = 7\n")
+    with RewardHost(import_paths=[tmp_path], preload=["fractions"], lock="nofiles" if sys.platform == "linux" else "auto") as host:
+        host.load("import fractions\ndef f(completions, **kwargs): return [float(fractions.Fraction(1, 2))]\n")
+        assert host.call("f", prompts=["p"], completions=["c"]).scores == [0.5]
+    with RewardHost(import_paths=[tmp_path]) as host:
+        host.load("import our_helpers\ndef f(completions, **kwargs): return [our_helpers.VALUE]\n")
+        assert host.call("f", prompts=["p"], completions=["c"]).scores == [7.0]
+
+
+def test_a_module_that_cannot_be_preloaded_is_said_at_once():
+    with RewardHost(preload=["no_such_module_here"]) as host:
+        with pytest.raises(RewardError, match="no reward process could be started .*no_such_module_here"):
+            host.load("def f(completions): return [1.0]")
+
+
+# reward files as the trainer uses them: `rewards=["my_reward.py"]`
+
+
+def batch(texts):
+    return Batch(prompts=[[{"role": "user", "content": "p"}]] * len(texts), texts=texts, completion_ids=[[1]] * len(texts),
+                 columns={"answer": texts}, trainer_state=TrainerState(global_step=2, max_steps=4))
+
+
+@pytest.mark.parametrize("source", [
+    "def my_reward(completions, answer, **kwargs):\n    return [float(c[0]['content'] == a) for c, a in zip(completions, answer)]\n",
+    "def my_reward(completions: list[str], answer, **kwargs):\n    return [float(c == a) for c, a in zip(completions, answer)]\n",
+    "def my_reward(completions, answer, **kwargs):\n    return [float(c.split() == a.split()) for c, a in zip(completions, answer)]\n",
+    "import re\ndef my_reward(completions, **kwargs):\n    return [float(bool(re.search('.', c))) for c in completions]\n",
+    "def my_reward(completions, **kwargs):\n    return [float(len(c) == 5) for c in completions]\n",
+], ids=["messages", "annotated text", "split", "regex", "length"])
+def test_a_reward_file_gets_its_completions_in_the_form_it_expects(tmp_path, source):
+    path = tmp_path / "my_reward.py"
+    path.write_text(source)
+    [reward] = resolve([str(path)])
+    texts = ["a b c", "d e f"]
+    for _ in range(2):
+        assert call(reward.name, reward.function, batch(texts)).values == [1.0, 1.0]
+    reward.function.host.close()
+
+
+def test_a_reward_file_logs_and_reads_the_trainers_state(tmp_path):
+    path = tmp_path / "logging_reward.py"
+    path.write_text("def logs(completions, trainer_state, log_extra, log_metric, **kwargs):\n    'Logs.'\n    log_extra('n', [1] * len(completions))\n"
+                    "    log_metric('m', 2)\n    return [trainer_state.global_step / trainer_state.max_steps] * len(completions)\n")
+    [reward] = resolve([path])
+    outcome = call(reward.name, reward.function, batch(["x"]))
+    assert (reward.name, reward.doc) == ("logs", "Logs.")
+    assert (outcome.values, outcome.extra, outcome.metrics) == ([0.5], {"n": [1]}, {"m": 2.0})
+    reward.function.host.close()
+
+
+def test_a_reward_file_that_cannot_be_used_says_why(tmp_path):
+    path = tmp_path / "my_reward.py"
+    path.write_text("def a(completions): pass\ndef b(completions): pass\n")
+    with pytest.raises(RewardNotFound, match="several reward functions \\(a, b\\): say which, like .*my_reward.py:a"):
+        resolve([str(path)])
+    assert resolve([f"{path}:b"])[0].name == "b"
+    path.write_text("def a(completions:\n")
+    with pytest.raises(RewardNotFound, match="SyntaxError.* at line 1 of my_reward.py"):
+        resolve([str(path)])
+
+
+# the host
+
+
+def test_calls_from_many_threads_take_turns_and_outlive_the_threads():
+    """A worker that were started by a thread of its own would be killed by the kernel when that thread ends."""
+    with RewardHost() as own:
+        results = []
+
+        def work(number):
+            results.append(ask(own, "text", completions=["x" * number] * 3).scores[0] == number)
+
+        starter = threading.Thread(target=lambda: own.load(SHAPES))
+        starter.start()
+        starter.join()
+        pid = own.worker_pid
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(12)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert results == [True] * 12
+        assert own.worker_pid == pid
+
+
+def test_a_closed_or_forgotten_host_leaves_nothing_behind(tmp_path, monkeypatch):
+    RewardHost().close()
+    with RewardHost() as warm:
+        warm.load("def f(completions): return [1.0]")  # the thread that starts workers stays, once
+        with nothing_left_behind(tmp_path, monkeypatch):
+            first = RewardHost()
+            first.load("def f(completions): return [1.0]")
+            first.close()
+            second = RewardHost()
+            second.load("def f(completions): return [1.0]")
+            del second
+            with pytest.raises(RewardError):
+                RewardHost().load("def f(")
+
+
+def test_a_closed_host_starts_again_when_it_is_used(host):
+    host.close()
+    assert host.worker_pid is None
+    assert ask(host, "text").scores == [1, 1, 2]
+
+
+def test_a_worker_killed_from_outside_is_replaced(host):
+    import signal
+
+    ask(host, "text")
+    os.kill(host.worker_pid, signal.SIGKILL)
+    try:
+        ask(host, "text")
+    except RewardError as error:  # it was dying while it was asked
+        assert error.kind == "crashed"
+    assert ask(host, "text").scores == [1, 1, 2]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="signals of POSIX")
+def test_a_worker_that_does_not_read_is_given_up_by_the_clock():
+    import signal
+
+    with RewardHost(Limits(call_cpu_seconds=1.0, wall_seconds=1.0, cpu_seconds_per_completion=0.0)) as host:
+        host.load(SHAPES)
+        os.kill(host.worker_pid, signal.SIGSTOP)
+        with pytest.raises(RewardError) as caught:
+            ask(host, "text", completions=["x" * 2_000_000] * 3)  # more than a pipe holds
+        assert caught.value.kind == "timeout"
+        assert ask(host, "text").scores == [1, 1, 2]
+
+
+def test_large_batches_pass(host):
+    completions = ["x" * 2000] * 2000
+    result = host.call("text", prompts=["p"] * 2000, completions=completions)
+    assert result.scores == [2000.0] * 2000
+
+
+def test_the_environment_of_a_worker_is_made_from_nothing(monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    with RewardHost() as own:
+        own.load("import os\ndef f(completions, log_extra, **kwargs):\n    log_extra('names', [' '.join(sorted(os.environ))])\n    return [0.0]\n")
+        names = own.call("f", prompts=["p"], completions=["c"]).extra["names"][0].split()
+    assert "HF_TOKEN" not in names and "HOME" not in names and "PATH" not in names
+    assert "OMP_NUM_THREADS" in names
+
+
+def test_importing_the_sandbox_needs_neither_torch_nor_psutil():
+    code = "import sys; import lab.rewards.sandbox; print([name for name in ('torch', 'transformers', 'gradio', 'psutil') if name in sys.modules])"
+    root = Path(__file__).resolve().parent.parent
+    assert subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True).stdout.strip() == "[]"
+
+
+# frames
+
+
+def test_frames_are_put_together_from_any_pieces():
+    messages = [{"n": number, "text": "é" * number} for number in range(30)]
+    stream = b"".join(map(encode_frame, messages))
+    for size in (1, 3, 7, 1000, len(stream)):
+        reader, found = FrameReader(1 << 20), []
+        for start in range(0, len(stream), size):
+            reader.feed(stream[start : start + size])
+            while (message := reader.take()) is not None:
+                found.append(message)
+        assert found == messages
+
+
+@pytest.mark.parametrize("body", [b"[1]", b"3", b"{", b"", b"\xff\xfe", b'{"a": Infinity}', b'{"a": -Infinity}', b"{'a': 1}",
+                                  b"[" * 200_000, b'{"a":' * 200_000, b'{"a": ' + b"9" * 5000 + b"}"])
+def test_a_body_that_is_not_a_plain_json_object_is_refused(body):
+    with pytest.raises(ProtocolError):
+        decode_body(body)
+
+
+@pytest.mark.parametrize("reply", [
+    {}, {"scores": [1.0], "extra": {}, "metrics": {}}, {"scores": [1.0, "2"], "extra": {}, "metrics": {}},
+    {"scores": [1.0, True], "extra": {}, "metrics": {}}, {"scores": [1.0, 10**400], "extra": {}, "metrics": {}},
+    {"scores": {"0": 1}, "extra": {}, "metrics": {}}, {"scores": [1, 2], "extra": [], "metrics": {}},
+    {"scores": [1, 2], "extra": {"x": [1]}, "metrics": {}}, {"scores": [1, 2], "extra": {"x": [[1], 2]}, "metrics": {}},
+    {"scores": [1, 2], "extra": {}, "metrics": {"x": "1"}}, {"scores": [1, 2], "extra": {}, "metrics": None},
+    json.loads('{"scores": [1, 1e999], "extra": {}, "metrics": {}}'),
+])
+def test_a_reply_is_looked_at_again_value_by_value(reply):
+    with pytest.raises(RewardError) as caught:
+        checked_reply(reply, 2)
+    assert caught.value.kind == "protocol"
+
+
+def test_a_coroutine_outside_the_sandbox_gives_the_same():
+    """The quiet loop is an ordinary event loop but for what it watches."""
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "lab/rewards/sandbox"))
+    try:
+        import quiet_loop
+    finally:
+        del sys.path[0]
+
+    async def work():
+        queue = asyncio.Queue()
+        task = asyncio.create_task(queue.put(3))
+        value = await queue.get()
+        await task
+        return value
+
+    assert quiet_loop.run(work()) == 3
