@@ -7,7 +7,8 @@ import dataclasses
 import pytest
 
 from lab.config import ConfigError, RunConfig
-from lab.models.registry import ModelError, resolve as resolve_model
+from lab.models.registry import ModelError
+from lab.models.registry import resolve as resolve_model
 from lab.presets import PRESETS, preset, trl_defaults
 from lab.rewards import resolve as resolve_rewards
 from lab.tasks import load_task

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from lab.assets import asset
-from lab.models import registry, smollm2
+from lab.models import smollm2
 from lab.models.registry import SUGGESTIONS, ModelError, cache_folder, count_parameters, fetch, models_table, resolve
 
 CONVERTED = smollm2.folder(cache_folder())

@@ -166,8 +166,8 @@ def models_table() -> str:
     for s in SUGGESTIONS:
         lines.append((s.model, short_count(s.params), f"{s.memory_gb:.0f} GB" if s.memory_gb else "CPU",
                       "yes" if resolve(s.model).is_local else "no", s.note + (" Gated: needs a licence and a login." if s.gated else "")))
-    widths = [max(map(len, column)) for column in zip(*lines)]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines)
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)
 
 
 def short_count(params: float) -> str:

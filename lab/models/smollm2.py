@@ -2,7 +2,8 @@
 
 The GGUF is dequantised (Q4_1 and Q8_0; llama.cpp's layout) to bf16 safetensors and a fast tokenizer in Hugging Face
 layout. llama.cpp stores the rows of q and k in another order, for its way of rotating positions, and that is undone.
-Torch is not needed. Weights: Apache-2.0, HuggingFaceTB/SmolLM2-135M-Instruct (arXiv 2502.02737); the 4-bit rounding of the package stays in them.
+Torch is not needed. Weights: Apache-2.0, HuggingFaceTB/SmolLM2-135M-Instruct (arXiv 2502.02737); the 4-bit rounding of
+the package stays in them.
 """
 
 from __future__ import annotations

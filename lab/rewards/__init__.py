@@ -1,6 +1,10 @@
-"""Reward functions: where they come from, what they get, how a group is scored. Nothing here imports torch."""
+"""Reward functions: where they come from, what they get, how a group is scored. Nothing here imports torch.
 
-from lab.rewards.builtin import BUILTINS
+The built-ins register themselves when their modules are imported, in the order in which pickers show them.
+"""
+
+from lab.rewards import builtin, length, language, textual, steps  # noqa: F401, I001
+from lab.rewards.common import BUILTINS
 from lab.rewards.contract import Batch, Outcome, RewardError, TrainerState, call, checked_values, text_of
 from lab.rewards.resolve import Reward, RewardNotFound, resolve
 from lab.rewards.scoring import score, summarise, total

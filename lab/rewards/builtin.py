@@ -1,53 +1,54 @@
-"""Built-in reward functions. Each name is a factory: its parameters make a function with TRL's signature.
+"""The rewards of a first reasoning run: the right answer, in the right form.
+
+Each name is a factory: its parameters make a function with TRL's signature.
 
     reward = accuracy(source="boxed")
     reward(completions=[r"So \\boxed{4}."], answer=["4"])   # [1.0]
-
-Leaves out anything that needs more than the completion, its row and the standard library.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from lab.rewards.common import RewardFunction, builtin, check_choice, column_of, texts_of
 from lab.rewards.contract import text_of
 from lab.rewards.extract import SOURCES, extract, same_answer
-
-RewardFunction = Callable[..., list[float | None]]
-BUILTINS: dict[str, Callable[..., RewardFunction]] = {}
-UNITS = ("tokens", "words", "characters")
-
-
-def builtin(factory: Callable[..., RewardFunction]) -> Callable[..., RewardFunction]:
-    BUILTINS[factory.__name__] = factory
-    return factory
+from lab.rewards.locked import LockedCheck
 
 
 @builtin
-def accuracy(source: str = "answer", column: str = "answer", tag: str = "answer", ignore_case: bool = False) -> RewardFunction:
+def accuracy(source: str = "answer", column: str = "answer", tag: str = "answer", ignore_case: bool = False,
+             math: bool = False) -> RewardFunction:
     r"""1 if the answer found in the completion equals the row's answer, else 0.
 
-    `source`: "answer" takes it from exactly one `<answer>…</answer>` (`tag` renames it), "boxed" from the last balanced
-    `\boxed{…}`, "number" takes the last number. `column` names the row's column with the right answer; a row without
-    one gets None. Numbers are compared as exact fractions, everything else as text with white space tidied.
+    `source` says where the answer is taken from: "answer" from exactly one `<answer>…</answer>` (`tag` renames it),
+    "boxed" from the last balanced `\boxed{…}`, "number" the last number, "hash" what follows the last `####` (GSM8K),
+    "choice" the last letter that stands for a choice, as in `(B)` or `Answer: B`; "any" the first of boxed, answer, hash
+    and number that is there. `column` names the row's column with the right answer; a row without one gets None.
+    Numbers are compared as exact fractions, everything else as text with white space tidied. With `math` what is not
+    equal so is compared as mathematics (x = 3 and 3, sets, surds, percent) by math-verify in a locked worker.
 
     >>> accuracy()(completions=["<think>1+1</think><answer>2</answer>", "2"], answer=["2", "2"])
     [1.0, 0.0]
 
     Source: the rule-based accuracy reward of DeepSeek-R1 (arXiv 2501.12948, section 2.2.2).
     """
-    _check_choice("source", source, SOURCES)
+    check_choice("source", source, SOURCES)
+    verify = LockedCheck("check_math.py", preload=("math_verify",), needs="math-verify", memory_gb=2) if math else None
 
     def accuracy(completions: Sequence[Any], **columns: Any) -> list[float | None]:
-        expected = _column(columns, column)
-        return [None if right is None else float(_is_right(text_of(completion), right))
-                for completion, right in zip(completions, expected, strict=True)]
-
-    def _is_right(text: str, right: Any) -> bool:
-        given = extract(text, source, tag)
-        return given is not None and same_answer(given, str(right), ignore_case)
+        expected = column_of(columns, column)
+        given = [extract(text, source, tag) for text in texts_of(completions)]
+        rewards = [None if right is None else float(answer is not None and same_answer(answer, str(right), ignore_case))
+                   for answer, right in zip(given, expected, strict=True)]
+        if verify is None:
+            return rewards
+        doubtful = [row for row, reward in enumerate(rewards) if reward == 0.0 and given[row]]
+        verdicts = verify([given[row] for row in doubtful], expected=[str(expected[row]) for row in doubtful])
+        for row, verdict in zip(doubtful, verdicts, strict=True):
+            rewards[row] = verdict
+        return rewards
 
     return accuracy
 
@@ -72,55 +73,6 @@ def format(think: str | None = "think", answer: str = "answer") -> RewardFunctio
     return format
 
 
-@builtin
-def length_target(target: float = 50, width: float = 20, unit: str = "tokens") -> RewardFunction:
-    """1 at the target length, falling smoothly on both sides: exp(−½ ((length − target) / width)²).
-
-    `unit` is "tokens" (the stop token included), "words" or "characters".
-
-    >>> length_target(target=2, width=1, unit="words")(completions=["two words", "one"])
-    [1.0, 0.6065306597126334]
-    """
-    _check_choice("unit", unit, UNITS)
-    if not width > 0:
-        raise ValueError(f"width is {width}: a number above 0 is needed.")
-
-    def length_target(completions: Sequence[Any], completion_ids: Sequence[Any] = (), **columns: Any) -> list[float]:
-        lengths = _lengths(completions, completion_ids, unit)
-        return [math.exp(-0.5 * ((length - target) / width) ** 2) for length in lengths]
-
-    return length_target
-
-
-@builtin
-def brevity() -> RewardFunction:
-    """1 divided by the number of words: one word earns 1, ten words 0.1; an empty completion earns 0.
-
-    >>> brevity()(completions=["Apple", "An apple", ""])
-    [1.0, 0.5, 0.0]
-    """
-
-    def brevity(completions: Sequence[Any], **columns: Any) -> list[float]:
-        counts = [len(text_of(completion).split()) for completion in completions]
-        return [1 / count if count else 0.0 for count in counts]
-
-    return brevity
-
-
-@builtin
-def word_penalty(per_word: float = 0.02) -> RewardFunction:
-    """Minus `per_word` for every word, so that an accuracy reward beside it is not bought with chatter.
-
-    >>> word_penalty(per_word=0.5)(completions=["three little words"])
-    [-1.5]
-    """
-
-    def word_penalty(completions: Sequence[Any], **columns: Any) -> list[float]:
-        return [-per_word * len(text_of(completion).split()) for completion in completions]
-
-    return word_penalty
-
-
 def _has_parts(text: str, tags: list[str]) -> bool:
     """Whether `text` is one non-empty part per tag, in order, and each tag occurs once."""
     rest = text.strip()
@@ -133,23 +85,3 @@ def _has_parts(text: str, tags: list[str]) -> bool:
             return False
         rest = rest.lstrip()
     return not rest
-
-
-def _lengths(completions: Sequence[Any], completion_ids: Sequence[Any], unit: str) -> list[int]:
-    if unit == "tokens":
-        return [len(ids) for ids in completion_ids]
-    texts = [text_of(completion) for completion in completions]
-    return [len(text.split()) for text in texts] if unit == "words" else [len(text) for text in texts]
-
-
-def _column(columns: dict[str, Any], name: str) -> Sequence[Any]:
-    if name not in columns:
-        known = [key for key in columns if key not in ("prompts", "completion_ids", "trainer_state", "log_extra", "log_metric")]
-        raise ValueError(f"the task's rows have no column {name!r} (they have {', '.join(known) or 'only prompts'}): "
-                         f"choose another task or name the column with column='…'.")
-    return columns[name]
-
-
-def _check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name} is {value!r}: choose one of {', '.join(choices)}.")

@@ -172,7 +172,7 @@ def _call_as_text_or_list(name: str, function: Callable, batch: Batch) -> tuple[
         try:
             return _call_in_form(name, function, batch, _plain_messages), _plain_messages
         except RewardError:
-            raise as_text
+            raise as_text from as_text.__cause__
 
 
 def _took_messages_for_text(error: RewardError) -> bool:

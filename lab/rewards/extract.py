@@ -1,16 +1,18 @@
 r"""Where the answer is in a completion, and whether two answers are the same.
 
-Three places: `<answer>…</answer>` (exactly one), the last balanced `\boxed{…}`, the last number. Two answers are equal
+Places: `<answer>…</answer>` (exactly one), the last balanced `\boxed{…}`, the last number, after the last `####`, the last
+letter of a multiple choice. Two answers are equal
 if both are numbers with the same exact value (as fractions: 0.5 = 1/2, never a float), or else the same text once white
-space is tidied. Leaves out algebra: see the `math` reward for that.
+space is tidied. Leaves out algebra: see accuracy's `math` for that.
 """
 
 from __future__ import annotations
 
 import re
+from collections import deque
 from fractions import Fraction
 
-SOURCES = ("answer", "boxed", "number")
+SOURCES = ("answer", "boxed", "number", "hash", "choice", "any")
 LONGEST_NUMBER = 200  # characters; beyond that a "number" is an attack on the integer parser, not an answer
 
 _NUMBER = re.compile(r"""
@@ -20,6 +22,12 @@ _NUMBER = re.compile(r"""
     (?:\.[0-9]+)?                            # decimals
     (?:\s?/\s?[0-9]+(?![0-9.]))?             # a fraction
 """, re.VERBOSE)
+_CHOICE = re.compile(r"""
+    \(([A-J])\)                                             # (B)
+  | \*\*([A-J])(?:[.):]|\*\*)                               # **B** or **B.
+  | (?<![\w(*])([A-J])(?:[.):](?!\w)(?!\))|\s*$)           # B. or B) or B: or B at the end of a line
+  | (?i:answer|choice|option|jawapan|pilihan)(?i:\s+is|\s+ialah|\s+adalah)?\s*[:=]?\s*\(?([A-J])\b  # answer is B
+""", re.VERBOSE | re.MULTILINE)
 _LATEX_FRACTION = re.compile(r"([-+−]?)\\[dt]?frac\{([0-9]+)\}\{([0-9]+)\}")
 _DECORATION = re.compile(r"\\[,!;: ]|\\?[$]|\\left|\\right")
 
@@ -32,6 +40,13 @@ def extract(text: str, source: str, tag: str = "answer") -> str | None:
         return last_boxed(text)
     if source == "number":
         return last_number(text)
+    if source == "hash":
+        return after_hashes(text)
+    if source == "choice":
+        return last_choice(text)
+    if source == "any":
+        candidates = (last_boxed(text), tagged(text, tag), after_hashes(text), last_number(text))
+        return next((found for found in candidates if found is not None), None)
     raise ValueError(f"source is {source!r}: choose one of {', '.join(SOURCES)}.")
 
 
@@ -58,10 +73,22 @@ def last_boxed(text: str) -> str | None:
 
 def last_number(text: str) -> str | None:
     """The last number as written: signs, thousands commas, decimals and `a/b` included."""
-    found = None
-    for found in _NUMBER.finditer(text):
-        pass
+    found = _last_match(_NUMBER, text)
     return found.group() if found else None
+
+
+def after_hashes(text: str) -> str | None:
+    """The rest of the line after the last `####`, as GSM8K writes its answers."""
+    before, marker, after = text.rpartition("####")
+    return after.strip().partition("\n")[0].strip() if marker and after.strip() else None
+
+
+def last_choice(text: str) -> str | None:
+    """The letter of the last marked choice, `(B)`, `B.`, `B)`, `**B**` or `answer is B`, or a text that is one letter."""
+    if re.fullmatch(r"\s*[A-Ja-j]\s*", text):
+        return text.strip().upper()
+    found = _last_match(_CHOICE, text)
+    return next(letter for letter in found.groups() if letter).upper() if found else None
 
 
 def same_answer(given: str, expected: str, ignore_case: bool = False) -> bool:
@@ -85,6 +112,10 @@ def as_number(text: str) -> Fraction | None:
     if denominator and not int(denominator):
         return None
     return Fraction(numerator) / int(denominator or 1)
+
+
+def _last_match(pattern: re.Pattern, text: str) -> re.Match | None:
+    return next(iter(deque(pattern.finditer(text), maxlen=1)), None)
 
 
 def _balanced(text: str, start: int) -> str | None:

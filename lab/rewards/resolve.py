@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.config import reward_name
-from lab.rewards.builtin import BUILTINS
+from lab.rewards.common import BUILTINS
 from lab.rewards.contract import RewardError
 
 

@@ -17,7 +17,7 @@ DEAD_TOLERANCE = 1e-8  # rewards closer than this (relative above 1) are equal: 
 
 
 def score(rewards: Sequence[Reward], weights: Sequence[float] | None, groups: Sequence[Group], *,
-          trainer_state: TrainerState = TrainerState(), system_prompt: str | None = None) -> dict[str, float]:
+          trainer_state: TrainerState | None = None, system_prompt: str | None = None) -> dict[str, float]:
     """Scores every completion of `groups` in place and returns what functions logged with `log_metric`.
 
     Each function is called once with all completions. Fills `rewards`, `reward` and `extra` of each completion and
@@ -28,7 +28,7 @@ def score(rewards: Sequence[Reward], weights: Sequence[float] | None, groups: Se
     if len(weights) != len(rewards):
         raise ValueError(f"There are {len(weights)} weights for {len(rewards)} reward functions: give one each.")
     completions = [completion for group in groups for completion in group.completions]
-    batch = _batch(groups, trainer_state, system_prompt)
+    batch = _batch(groups, trainer_state or TrainerState(), system_prompt)
     outcomes = {reward.name: _call_and_locate(reward, batch, groups) for reward in rewards} if completions else {}
 
     metrics: dict[str, float] = {}

@@ -180,7 +180,7 @@ def _mixture(name: str, tasks: list[Task]) -> Task:
 
     def held_out(wanted: int) -> list[Row]:
         parts = [task.held_out(-(-wanted // count)) for task in tasks]
-        return [row for turn in zip(*parts) for row in turn][:wanted]
+        return [row for turn in zip(*parts, strict=False) for row in turn][:wanted]
 
     first = tasks[0]
     return Task(name=name, title=" + ".join(task.title for task in tasks), note=" ".join(task.note for task in tasks),

@@ -1,0 +1,59 @@
+"""What the built-in rewards share: their register, columns, lengths, groups, checks of parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from lab.rewards.contract import text_of
+
+RewardFunction = Callable[..., list[float | None]]
+BUILTINS: dict[str, Callable[..., RewardFunction]] = {}
+UNITS = ("tokens", "words", "characters")
+_NOT_ROW_COLUMNS = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
+
+
+def builtin(factory: Callable[..., RewardFunction]) -> Callable[..., RewardFunction]:
+    """Registers a factory of reward functions under its own name."""
+    BUILTINS[factory.__name__] = factory
+    return factory
+
+
+def texts_of(completions: Sequence[Any]) -> list[str]:
+    return [text_of(completion) for completion in completions]
+
+
+def column_of(columns: dict[str, Any], name: str) -> Sequence[Any]:
+    """The rows' column `name`; ValueError with the columns there are."""
+    if name not in columns:
+        known = [key for key in columns if key not in _NOT_ROW_COLUMNS]
+        raise ValueError(f"the task's rows have no column {name!r} (they have {', '.join(known) or 'only prompts'}): "
+                         f"choose another task or name the column with column='…'.")
+    return columns[name]
+
+
+def lengths_of(completions: Sequence[Any], completion_ids: Sequence[Any], unit: str) -> list[int]:
+    """Lengths in tokens (the stop token included), words or characters."""
+    if unit == "tokens":
+        return [len(ids) for ids in completion_ids]
+    texts = texts_of(completions)
+    return [len(text.split()) for text in texts] if unit == "words" else [len(text) for text in texts]
+
+
+def groups_of(prompts: Sequence[Any]) -> Iterator[slice]:
+    """The groups of a batch: runs of equal prompts. (Reward functions aren't told G; see TRL pull request 6680.)"""
+    start = 0
+    for row in range(1, len(prompts) + 1):
+        if row == len(prompts) or prompts[row] != prompts[start]:
+            yield slice(start, row)
+            start = row
+
+
+def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} is {value!r}: choose one of {', '.join(choices)}.")
+
+
+def check_positive(name: str, value: float) -> None:
+    if isinstance(value, str) or not value > 0:
+        raise ValueError(f"{name} is {value!r}: a number above 0 is needed.")
