@@ -150,10 +150,10 @@ def test_a_report_outside_the_gates_is_refused_by_task_and_measure(report):
     ]
 
 
-def test_weights_that_miss_a_gate_are_not_written(tmp_path, model, tokenizer):
+def test_weights_that_miss_a_gate_are_not_written(tmp_path, model):
     lazy = tiny_gates.Report({"add2": tiny_gates.TaskScores(0.5, 0.2, 0.5, 0.1, 1.0)}, 64, 1)
     with pytest.raises(SystemExit, match="add2: skill is 0.500"):
-        pretrain_tiny.write_if_fit(tmp_path / "tiny", model, tokenizer, lazy)
+        pretrain_tiny.write_if_fit(tmp_path / "tiny", model, lazy)
     assert not (tmp_path / "tiny").exists()
 
 

@@ -67,17 +67,17 @@ def main() -> None:
     shipped = model.to(torch.bfloat16).to(torch.float32)  # measure exactly what will be stored
     report = measure(shipped, tokenizer, seed=options.seed)
     print("\n".join(report.lines()), flush=True)
-    write_if_fit(options.out, shipped, tokenizer, report)
+    write_if_fit(options.out, shipped, report)
     write_card(options.out, report, seed=options.seed, cpu_minutes=cpu_seconds / 60, stages=(clean, mix))
     print(f"Wrote {options.out}", flush=True)
 
 
-def write_if_fit(folder: Path, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, report: Report) -> None:
+def write_if_fit(folder: Path, model: LlamaForCausalLM, report: Report) -> None:
     """Save the model, or leave the program with every missed gate named and nothing written."""
     failures = failed_gates(report)
     if failures:
         raise SystemExit("These weights are not written, they fail their gates:\n  " + "\n  ".join(failures))
-    save_folder(model, tokenizer, folder)
+    save_folder(model, folder)
 
 
 def train(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, stage: Stage, *, seed: int, batch_size: int) -> float:

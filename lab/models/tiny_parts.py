@@ -91,10 +91,10 @@ def build_model() -> LlamaForCausalLM:
     return model
 
 
-def save_folder(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+def save_folder(model: LlamaForCausalLM, folder: Path) -> None:
     """Write bf16 safetensors, config, tokenizer and template, readable by everyone and by transformers 4."""
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer.save_pretrained(folder)
+    build_tokenizer().save_pretrained(folder)  # a used tokenizer would store its last padding
     _name_the_portable_tokenizer_class(folder / "tokenizer_config.json")
     kept_dtype = model.dtype
     model.to(torch.bfloat16).save_pretrained(folder)
