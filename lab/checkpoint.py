@@ -136,7 +136,8 @@ def _restore_optimizer(trainer: Trainer, tensors: dict[str, Tensor]) -> None:
     for key, value in tensors.items():
         name, moment = key.rsplit("|", 1)
         device = "cpu" if moment == "step" else named[name].device  # AdamW counts steps on the CPU
-        trainer.optimizer.state[named[name]][moment] = value.to(device)
+        # A file's tensors lie anywhere in memory; a copy lies where vector instructions give the same bits as before.
+        trainer.optimizer.state[named[name]][moment] = value.clone().to(device)
 
 
 # -- a rollout in use
@@ -157,7 +158,7 @@ def _batch_tensors(batch: Batch) -> dict[str, Tensor]:
 
 
 def _restore_batch(state: dict[str, Any], tensors: dict[str, Tensor], device: torch.device) -> Batch:
-    tensors = {name: value.to(device) for name, value in tensors.items()}
+    tensors = {name: value.clone().to(device) for name, value in tensors.items()}
     names = [f.name for f in dataclasses.fields(Rollout) if f.name in tensors]
     rollout = Rollout(**{name: tensors.pop(name) for name in names}, temperature=state["temperature"])
     return Batch(rollout, [_group(g, rollout) for g in state["groups"]], logged=state["logged"], iteration=state["iteration"],
