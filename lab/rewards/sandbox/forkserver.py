@@ -34,7 +34,7 @@ def main():
     sys.path += setup["import_paths"]
     for name in setup["preload"]:
         importlib.import_module(name)
-    nowhere = os.open(os.devnull, os.O_RDWR)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
     bell = ring_when_children_end()
     files_are_shut = lockdown.shut_files([os.path.join(sys.base_exec_prefix, "lib"), *sys.path], setup["strongest"])
     children = set()
