@@ -92,7 +92,7 @@ def smoothing_of(metric: str) -> str:
 
 def curve_layout(curve: Curve, theme: Theme = LIGHT, *, last_step: int | None = None) -> dict[str, Any]:
     """Plotly layout of one curve. The x axis runs to the planned end of the run, where there is one."""
-    axis = dict(showgrid=False, zeroline=False, color=theme.ink_3, tickfont=dict(size=11), fixedrange=False, nticks=5)
+    axis = dict(showgrid=False, zeroline=False, color=theme.ink_3, tickfont=dict(size=11), fixedrange=False, nticks=6)
     return dict(
         paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)", showlegend=False, dragmode="zoom", hovermode="x",
         font=dict(family="IBM Plex Sans, sans-serif", size=11, color=theme.ink_3), margin=dict(l=38, r=12, t=6, b=22),

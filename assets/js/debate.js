@@ -26,7 +26,7 @@ export function mount() {
       el("header", {}, el("h3", {}, "Four students debate"), el("p", {}, "No model needed: drag a ring or type a reward, and watch every advantage move. Each is measured against the other three."),
         el("button.small", { type: "button", onclick: reset }, "Back to the start")),
       el("div.debate-body", {},
-        el("div.students", {}, el("div.ends", {}, el("small.low", {}, "0"), meanLabel, el("small.high", {}, "1")),
+        el("div.students", {}, el("div.scale", {}, el("div.ends", {}, el("small.low", {}, "0"), meanLabel, el("small.high", {}, "1"))),
           el("div.body", {}, rows.map((row) => row.node), el("div.overlay", { "aria-hidden": "true" }, line))),
         panel)));
     redraw();

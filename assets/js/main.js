@@ -19,6 +19,7 @@ window.lab = {
   sample: (names, values) => void sample.ask(together(names, values)),
   cancelSample: () => void sample.cancel(),
   showExamples: (model, task) => void sample.showExamples(model, task),
+  presetNote: (name) => void plan.presetNote(name),
   plan: (names, values) => void plan.show(together(names, values)),
   startRun: (names, values) => void runs.startWith(together(names, values)),
 };

@@ -1,1 +1,69 @@
-export function mount() {} export function show() {}
+// The plan of a run before it starts: what the Train form adds up to, and where it is.
+
+import * as api from "./api.js";
+import { el, fill, say, set, whenThere } from "./dom.js";
+import { count, duration } from "./format.js";
+import * as poll from "./poll.js";
+import * as runs from "./runs.js";
+
+let presets = null;
+
+export function mount() {
+  whenThere("lab-progress", (place) => {
+    const now = el("b.step-now"), of = el("span"), bar = el("i"), mark = el("div.marks"), elapsed = el("span"), left = el("b"), name = el("span.quiet"), kind = el("span.chip.recorded", {}, "recorded"), goal = el("span.chip.goal");
+    const track = el("div.track", { role: "progressbar", "aria-label": "Steps done", "aria-valuemin": 0 }, bar, mark);
+    fill(place, el("section.progress.panel", {}, el("p", {}, now, " ", of), track, elapsed, left, goal, kind, name));
+    const draw = () => {
+      const { run, phase } = poll.state, total = run?.max_steps ?? 0, over = run && !["training", "loading", "queued", "paused"].includes(run.status);
+      say(now, run ? `Step ${run.step}` : "No run yet");
+      say(of, total ? `of ${total}` : "");
+      set(track, { "aria-valuemax": total || null, "aria-valuenow": run?.step ?? 0 });
+      set(bar, { style: { width: `${total ? Math.min(100, (100 * run.step) / total) : 0}%` } });
+      const spent = runs.elapsed(), rest = runs.timeLeft();
+      say(elapsed, spent === null ? "" : `${duration(spent)} ${over ? "in all" : "elapsed"}`);
+      say(left, over || rest === null || run?.step >= total ? "" : phase === "training" ? `about ${duration(rest)} left` : `${duration(rest)} left when resumed`);
+      const reached = goalStep();
+      set(goal, { hidden: reached === null });
+      say(goal, reached === null ? "" : `mean reward 0.90 reached at step ${reached}`);
+      set(kind, { hidden: run?.kind !== "recorded" });
+      say(name, run ? [run.name, run.attempt > 1 ? `attempt ${run.attempt}` : ""].filter(Boolean).join(", ") : "Train starts the settings at the left.");
+      document.querySelector(".progress").toggleAttribute("data-recorded", run?.kind === "recorded");
+    };
+    ["live", "steps"].forEach((event) => poll.on(event, draw));
+    draw();
+  });
+  whenThere("lab-plan", (place) => {
+    fill(place, el("div.plan", {}, el("b", {}, "Plan"), el("p.sum"), el("p.note")));
+    whenThere("train-max_steps", () => setTimeout(() => show(readForm()), 0));
+  });
+  whenThere("lab-preset-note", () => presetNote("first-run"));
+
+}
+
+/** The first step at which the mean of four steps passed 0.9. */
+function goalStep() {
+  const place = poll.series("reward", "smooth").findIndex((value, i) => value >= 0.9 && i >= 3);
+  return place < 0 ? null : poll.state.steps.rows[place][0];
+}
+
+/** The form changed: say what it adds up to. */
+export function show(form) {
+  const place = document.querySelector("#lab-plan .sum");
+  if (!place) return;
+  const [prompts, size, steps] = [form.prompts_per_step, form.num_generations, form.max_steps].map(Number), uses = Number(form.num_iterations ?? 1);
+  if (![prompts, size, steps].every(Number.isFinite)) return;
+  fill(place, el("b", {}, `${count(prompts, "prompt")} × ${count(size, "completion")}`), ` = ${prompts * size} per step`);
+  say(document.querySelector("#lab-plan .note"), `${count(steps, "step")}, ${(steps * prompts * size).toLocaleString("en")} completions, ${uses === 1 ? "one update" : `${uses} updates`} each`);
+}
+
+/** What the form holds at the start, before Gradio has told of any change. */
+function readForm() {
+  const names = ["prompts_per_step", "num_generations", "max_steps", "num_iterations"];
+  return Object.fromEntries(names.map((name) => [name, document.querySelector(`#train-${name} input`)?.value]));
+}
+
+export async function presetNote(name) {
+  presets ??= (await api.get("api/presets").catch(() => ({ presets: [] }))).presets;
+  const found = presets.find((each) => each.name === name), place = document.getElementById("lab-preset-note");
+  if (found && place) fill(place, el("p.note", { title: found.source }, found.why));
+}

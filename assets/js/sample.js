@@ -141,7 +141,7 @@ function resultView(result, fresh) {
   if (!group) return { key: `sample ${result.rollout}`, prompt: result.prompts[0] ?? "", completions: [], functions: result.functions, mean: null, std: null, stopped: cancelled ?? result.status };
   const writer = result.adapter === "base" ? "written by the base" : `written by the tuned model, step ${result.adapter_step ?? "?"}`;
   return { ...group, key: `sample ${result.rollout}`, functions: result.functions, trained: false, openFirst: true, grow: fresh, label: writer, stopped: cancelled,
-    limit: result.settings.config?.max_completion_length };
+    limit: result.settings.max_completion_length };
 }
 
 function namesOf(config) {

@@ -4,6 +4,7 @@ import { el, fill, icon, say, set, whenThere } from "./dom.js";
 import { count, duration, fixed, gigabytes, params } from "./format.js";
 import * as poll from "./poll.js";
 import * as runs from "./runs.js";
+import * as sample from "./sample.js";
 import { toggle as themeToggle } from "./theme.js";
 
 const WORDS = { idle: "Idle", loading: "Loading", sampling: "Sampling", training: "Training", paused: "Paused", finished: "Finished", failed: "Failed" };
@@ -50,7 +51,8 @@ function makeButtons() {
     more: button("more", "10 more", "none", () => runs.steps(10)),
     stop: button("stop", "Stop", "stop", () => runs.command("stop")),
   };
-  return { ...made, box: el("div.runs", { role: "group", "aria-label": "Run" }, Object.values(made)) };
+  const onPhone = el("button.only-narrow.run-sample", { type: "button", onclick: () => sample.press() }, "Sample");
+  return { ...made, box: el("div.runs", { role: "group", "aria-label": "Run" }, onPhone, Object.values(made)) };
 }
 
 function redraw(strip, cells, buttons) {
@@ -113,8 +115,17 @@ function deviceName(device) {
 
 /** The tab bar's right end: a promise, and the theme. */
 function placeTools() {
-  const tools = el("div.tools", {}, el("span.promise", {}, "Safe to close this tab: the run goes on"), themeToggle());
+  const tools = el("div.tools", {}, el("span.promise", {}, "Safe to close this tab: the run goes on"), railToggle(), themeToggle());
   document.getElementById("lab-strip").append(tools);
+}
+
+/** On a narrow screen the form is folded away until it is wanted. */
+function railToggle() {
+  const button = el("button.small.only-narrow", { type: "button", "aria-expanded": "false", onclick: () => {
+    const open = document.body.toggleAttribute("data-rail");
+    set(button, { "aria-expanded": String(open) });
+  } }, "Settings");
+  return button;
 }
 
 function spark() {

@@ -14,6 +14,7 @@ from typing import Any
 from lab.assets import asset
 from lab.config import ConfigError, RunConfig
 from lab.models.registry import ModelError, resolve as resolve_model
+from lab.presets import preset
 from lab.rewards import RewardNotFound, resolve as resolve_rewards
 from lab.store import ALIVE_STATUSES, LOCAL_OWNER, Run, Store, open_store
 from lab.tasks import TaskError, load_task
@@ -120,12 +121,9 @@ def command_run(lab: Lab, owner: str, run_id: str, kind: str, args: dict[str, An
 
 
 def first_run(model: str = "tiny") -> RunConfig:
-    """The settings with which this model visibly learns on its first run."""
-    return RunConfig(model="tiny", task="add2", num_generations=8, prompts_per_step=8, reward_weights=(0.8,0.2), learning_rate=2e-3, lr_scheduler_type="linear", lr_end_ratio=.1, warmup_steps=3, max_steps=40, max_completion_length=48, system_prompt="")
-
-
-def presets(): return {"first run · tiny": first_run()}
-def preset_values(name): return {k: getattr(presets()[name], k) for k in RunConfig.__dataclass_fields__}
+    """The settings with which this model visibly learns on its first run; the defaults where none are known."""
+    source = resolve_model(model)
+    return preset(source.preset).config() if source.preset else RunConfig(model=model)
 
 
 def examples(model: str, task: str) -> dict[str, Any]:

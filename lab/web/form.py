@@ -14,6 +14,7 @@ import gradio as gr
 from lab.config import ConfigError, RunConfig
 
 FIELDS = {field.name: field for field in dataclasses.fields(RunConfig)}
+_AS_THEY_ARE = ("num_generations",)  # a slider's number
 _HINTS = typing.get_type_hints(RunConfig)
 _DEFAULTS = RunConfig()
 
@@ -23,18 +24,27 @@ def make_field(name: str, value: Any = None, *, prefix: str, choices: list | Non
     """The input for one setting. `prefix` keeps ids of the same setting on two tabs apart; `choices` makes it a list to
     pick from, to which `custom` allows further values to be typed."""
     meta = FIELDS[name].metadata
-    value = getattr(_DEFAULTS, name) if value is None else value
+    value = form_value(name, getattr(_DEFAULTS, name) if value is None else value)
     shared = dict(label=meta["label"], info=help_text(name), elem_id=f"{prefix}-{name}", elem_classes=["setting"], min_width=80) | extra
     choices = choices or (list(meta["choices"]) if meta["choices"] else None)
     if name == "rewards":
-        return gr.Dropdown(choices, value=list(value), multiselect=True, allow_custom_value=True, **shared)
+        return gr.Dropdown(choices, value=value, multiselect=True, allow_custom_value=True, **shared)
     if choices:
         return gr.Dropdown(choices, value=value, allow_custom_value=custom, filterable=custom, **shared)
     if isinstance(getattr(_DEFAULTS, name), bool) or name == "load_in_4bit":
         return _switch(name, value, shared)
     if name == "num_generations":
         return gr.Slider(meta["low"], meta["high"], value=value, step=1, buttons=[], **shared)
-    return gr.Textbox(as_text(value), max_lines=1, **shared)
+    return gr.Textbox(value, max_lines=1, **shared)
+
+
+def form_value(name: str, value: Any) -> Any:
+    """A setting as its input shows it: numbers as text, so that 2e-3 can be typed."""
+    if name == "rewards":
+        return list(value)
+    if name == "load_in_4bit":
+        return "" if value is None else str(value).lower()
+    return value if isinstance(value, bool) or name in _AS_THEY_ARE else as_text(value)
 
 
 def as_text(value: Any) -> str:
@@ -44,7 +54,10 @@ def as_text(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return ", ".join(as_text(item) for item in value)
     if isinstance(value, float):
-        mantissa, _, exponent = f"{value:g}".partition("e")
+        small = 0 < abs(value) < 0.005
+        mantissa, _, exponent = (f"{value:.6e}" if small else f"{value:g}").partition("e")
+        mantissa = mantissa.rstrip("0").rstrip(".") if small else mantissa
+        mantissa = mantissa if "." in mantissa or exponent else f"{mantissa}.0"
         return f"{mantissa}e{int(exponent)}" if exponent else mantissa
     return str(value)
 
@@ -106,5 +119,5 @@ def trl_css(prefix: str) -> str:
 
 def _switch(name: str, value: Any, shared: dict) -> gr.components.Component:
     if name == "load_in_4bit":
-        return gr.Dropdown([("on for CUDA, off on CPU", ""), ("on", "true"), ("off", "false")], value="", filterable=False, **shared)
+        return gr.Dropdown([("on for CUDA, off on CPU", ""), ("on", "true"), ("off", "false")], value=value, filterable=False, **shared)
     return gr.Checkbox(value, **shared)

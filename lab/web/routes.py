@@ -18,6 +18,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Depends, FastAPI, Request, Response
 
 from lab import charts, glossary
+from lab.presets import PRESETS
 from lab.web import actions, presence, views
 from lab.web.actions import ActionError, Lab
 from lab.web.presence import Keeper
@@ -135,6 +136,12 @@ def curves(request: Request, theme: str = "light") -> Response:
     shown = [{"metric": c.metric, "title": c.title, "unit": c.unit, "digits": c.digits, "smoothing": c.smoothing, "top": c.top,
               "help": glossary.metric(c.metric).text, "layout": charts.curve_layout(c, colours)} for c in charts.CURVES]
     return _json(request, {"curves": shown, "dashes": charts.DASHES, "theme": vars(colours)})
+
+
+@router.get("/presets")
+def presets(request: Request) -> Response:
+    return _json(request, {"presets": [{"name": p.name, "title": p.title, "why": p.why, "source": p.source, "group": p.group,
+                                        "settings": p.settings} for p in PRESETS.values()]})
 
 
 @router.get("/examples")

@@ -7,15 +7,16 @@ import json
 import gradio as gr
 
 from lab.config import RunConfig
+from lab.models.registry import ModelError
 from lab.rewards import BUILTINS
 from lab.tasks import BUILTIN_TASKS
 from lab.web.actions import first_run
-from lab.web.form import make_field
+from lab.web.form import form_value, make_field
 from lab.web.islands import island
 
 ID, LABEL = "lab", "Lab"
 MODELS = ("tiny", "smollm2-135m")
-FIELDS = ("system_prompt", "model", "task", "num_generations", "temperature", "max_completion_length", "seed", "rewards", "reward_weights")
+SUITED = ("task", "rewards", "reward_weights", "max_completion_length")  # what changes with the model
 
 
 def build() -> None:
@@ -52,6 +53,8 @@ def _rail(settings: RunConfig) -> None:
     send = f"(...values) => window.lab.sample({json.dumps(list(inputs))}, values)"
     sample.click(None, list(inputs.values()), None, js=send, api_visibility="private")
     cancel.click(None, None, None, js="() => window.lab.cancelSample()", api_visibility="private")
+    inputs["model"].input(_suit, inputs["model"], [inputs[name] for name in SUITED], queue=False, show_progress="hidden",
+                          api_visibility="private")
     _tell_examples(inputs)
 
 
@@ -60,6 +63,15 @@ def _tell_examples(inputs: dict) -> None:
     for name in ("model", "task"):
         inputs[name].change(None, [inputs["model"], inputs["task"]], None, js="(model, task) => window.lab.showExamples(model, task)",
                             api_visibility="private")
+
+
+def _suit(model: str) -> list:
+    """Task, rewards and length with which this model has something to show. An unknown name changes nothing yet."""
+    try:
+        settings = first_run(model)
+    except ModelError:
+        return [gr.skip()] * len(SUITED)
+    return [form_value(name, getattr(settings, name)) for name in SUITED]
 
 
 def _field(name: str, settings: RunConfig, **options):

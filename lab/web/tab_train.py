@@ -9,8 +9,9 @@ import gradio as gr
 from lab.config import RunConfig
 from lab.rewards import BUILTINS
 from lab.tasks import BUILTIN_TASKS
-from lab.web.actions import preset_values, presets, first_run
-from lab.web.form import FIELDS, make_field
+from lab.presets import PRESETS
+from lab.web.actions import first_run
+from lab.web.form import FIELDS, form_value, make_field
 from lab.web.islands import island
 from lab.web.tab_lab import MODELS
 
@@ -34,9 +35,11 @@ def build() -> None:
 
 def _rail(settings: RunConfig) -> None:
     island("lab-plan")
-    names = list(presets())
-    preset = gr.Dropdown(names, value=names[0], label="Preset", filterable=False, elem_id="train-preset",
-                         info="Settings that belong together. Choosing one fills the fields below.")
+    choices = [(f"{preset.group}: {preset.title}", preset.name) for preset in PRESETS.values()]
+    preset = gr.Dropdown(choices, value=choices[0][1], label="Preset", filterable=False, elem_id="train-preset",
+                         info="Settings that belong together. Choosing one fills the fields below; what it does not name stays.")
+    island("lab-preset-note")
+    start = gr.Button("Start this run", elem_id="train-start", variant="secondary")
     simple = [name for name, field in FIELDS.items() if field.metadata["simple"]]
     inputs = {}
     _fields(simple, settings, inputs)
@@ -46,7 +49,7 @@ def _rail(settings: RunConfig) -> None:
             if rest:
                 gr.HTML(f"<h3>{title}</h3>", elem_classes=["subhead"])
                 _fields(rest, settings, inputs)
-    _wire(preset, inputs)
+    _wire(preset, start, inputs)
 
 
 def _fields(names: list[str], settings: RunConfig, inputs: dict) -> None:
@@ -70,17 +73,16 @@ def _field(name: str, settings: RunConfig):
     return make_field(name, getattr(settings, name), prefix=ID, choices=choices, custom=name in ("model", "task"))
 
 
-def _wire(preset: gr.Dropdown, inputs: dict) -> None:
+def _wire(preset: gr.Dropdown, start: gr.Button, inputs: dict) -> None:
     names, fields = list(inputs), list(inputs.values())
     preset.input(lambda chosen: _values(chosen, names), preset, fields, queue=False, show_progress="hidden", api_visibility="private")
+    preset.change(None, preset, None, js="(name) => window.lab.presetNote(name)", api_visibility="private")
     tell = f"(...values) => window.lab.plan({json.dumps(names)}, values)"
-    for field in fields:
-        field.change(None, fields, None, js=tell, api_visibility="private")
+    gr.on([field.change for field in fields], None, fields, None, js=tell, api_visibility="private")
     # the strip's Train presses this button, so that it starts what the form says
-    start = gr.Button("Start this run", elem_id="train-start", variant="secondary")
     start.click(None, fields, None, js=f"(...values) => window.lab.startRun({json.dumps(names)}, values)", api_visibility="private")
 
 
 def _values(preset: str, names: list[str]) -> list:
-    values = preset_values(preset)
-    return [values[name] for name in names]
+    settings = PRESETS[preset].settings
+    return [form_value(name, settings[name]) if name in settings else gr.skip() for name in names]

@@ -70,7 +70,7 @@ def tokens_view(group: Group) -> dict[str, Any]:
 def sample_view(rollout: Rollout, groups: list[Group]) -> dict[str, Any]:
     return {"rollout": rollout.id, "status": rollout.status, "error": rollout.error, "adapter": rollout.adapter,
             "adapter_step": rollout.adapter_step, "prompts": rollout.prompts, "settings": rollout.settings,
-            "functions": functions(rollout.settings.get("config") or rollout.settings), "created": rollout.created,
+            "functions": functions(rollout.settings), "created": rollout.created,
             "groups": [group_view(group) for group in groups]}
 
 
