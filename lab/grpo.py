@@ -214,7 +214,7 @@ def grpo_loss(
     `settings` are the numbers that only one `loss_type` knows, by TRL's names (`losses.py`).
 
     The stats are detached: (N, T) `ratio`, `clipped_low`, `clipped_high`, `per_token_kl` (with a reference),
-    `policy_loss` and `weight`, so that loss = Σ weight · (policy_loss + beta · per_token_kl); and 0-d counts
+    `policy_loss`, `mask` and `weight`, so that loss = Σ weight · (policy_loss + beta · per_token_kl); and 0-d counts
     `log_ratio_clamped`, `kl_clamped`. `loss_stats.metrics` turns them into TRL's metrics.
     """
     check_shapes(per_token_logps, old_per_token_logps, ref_per_token_logps, advantages, completion_mask)

@@ -43,6 +43,11 @@ def test_cispo_caps_the_weight_but_keeps_every_gradient():
     assert stats["clipped_high"].all()
 
 
+def test_cispos_weight_itself_carries_no_gradient():
+    # ρ = 1.2, below the cap: −1.2 · d log π; with a gradient through ρ there would be −1.2 · log π besides
+    assert one_completion("cispo", [-1.0], [math.log(1.2)], 1.0, epsilon_high=1.5)[1] == pytest.approx([-1.2])
+
+
 def test_cispo_with_grpos_epsilon_throttles_every_token():
     """ε_high is an absolute cap here: with 0.2 the on-policy weight is 0.2, not 1."""
     assert one_completion("cispo", [-1.0], [0.0], 1.0)[1] == pytest.approx([-0.2])
@@ -89,6 +94,13 @@ def test_dppo_stops_downwards_only_for_negative_advantages():
     old, log_ratio = [math.log(0.5)], [math.log(0.5)]
     assert one_completion("dppo", old, log_ratio, -1.0)[1] == [0.0]
     assert one_completion("dppo", old, log_ratio, 1.0)[1] == pytest.approx([-0.5])
+
+
+def test_dppo_has_a_limit_for_each_direction():
+    # .5 → .25 moved −.25: within ε = .3 although ε_high is .09; .5 → .6 moved .1: beyond ε_high
+    limits = dict(epsilon=0.3, epsilon_high=0.09)
+    assert one_completion("dppo", [math.log(0.5)], [math.log(0.5)], -1.0, **limits)[1] == pytest.approx([0.5])
+    assert one_completion("dppo", [math.log(0.5)], [math.log(1.2)], 1.0, **limits)[1] == [0.0]
 
 
 def test_dppo_caps_the_weight():
