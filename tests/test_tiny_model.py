@@ -1,5 +1,6 @@
 """The embedded model's folder, its problems, its corpus, and its gates on the committed weights."""
 
+import functools
 import itertools
 import json
 import random
@@ -282,10 +283,9 @@ def test_an_unknown_task_is_named_in_the_error():
         arithmetic.rows("mul2", 1, seed=0)
 
 
+@functools.cache
 def _built():
-    if not hasattr(_built, "kept"):
-        _built.kept = build_tokenizer()
-    return _built.kept
+    return build_tokenizer()
 
 
 def _card() -> str:

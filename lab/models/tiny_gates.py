@@ -1,8 +1,8 @@
 """Measures the tiny model on held-out problems and says whether it is fit to ship.
 
 Three questions per task: can it do the sum when made to think (skill), how often is it right and well formed
-when sampled at temperature 1, how often when decoded greedily, as the lab's own rewards see it. RL needs the first high and the others low.
-Leaves out training and writing.
+when sampled at temperature 1, how often when decoded greedily. RL needs the first high and the others low. Right
+and well formed are what the lab's own rewards say. Leaves out training and writing.
 """
 
 from collections.abc import Sequence
