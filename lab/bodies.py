@@ -3,7 +3,7 @@
 A body is called with tokens (S,), their positions (S,), an `attend` function and an adapter's name, and gives hidden states (S, D).
 `attend(layer, query, key, value, scale)` decides who sees whom: a `PackedRow` when log-probs are made, a decoder when
 sampling. `HuggingFaceBody` does it with the model's own unmodified modules; `blocks` has a faster one for some families.
-`verified_body` returns a body only after it has given the same log-probs as the plain padded path.
+`fast_path` uses a body only after it has given the same log-probabilities as the plain padded path.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .adapters import Adapters
 
 Attend = Callable[[int, Tensor, Tensor, Tensor, float], Tensor]
+Body = Callable[[Tensor, Tensor, Attend, str | None], Tensor]
 ATTENTION = "grpo_lab"
 
 

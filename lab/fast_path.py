@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .bodies import HuggingFaceBody
+from .bodies import Body, HuggingFaceBody
+from .merged import MergedBody, can_merge
 from .rollout import Rollout, pad_left
 
 if TYPE_CHECKING:
@@ -25,28 +26,38 @@ TOLERANCE_ROUNDED = 0.3
 
 @dataclass(frozen=True)
 class FastPath:
-    """The body to use (None: the plain path), and a sentence for a person."""
+    """The body that makes log-probabilities and the one that samples (None: the plain path), and a sentence for a person."""
 
-    body: HuggingFaceBody | None
+    body: Body | None
+    sampler: Body | None
     reason: str
 
 
 def choose(policy: Policy) -> FastPath:
-    """Try the fast body on a small invented rollout beside the plain path."""
+    """Try the fast bodies on a small invented rollout beside the plain path."""
     rollout = _probe(policy)
-    tolerance = TOLERANCE.get(policy.dtype, TOLERANCE_ROUNDED) if not policy.load_in_4bit else TOLERANCE_ROUNDED
     before = policy.model.config._attn_implementation
     try:
         body = HuggingFaceBody(policy.model, policy.adapters)
-        with torch.no_grad():
-            gap = (policy.packed_logps(rollout, None, body)[0] - policy.plain_logps(rollout, None)[0]).abs().max().item()
-        if gap <= tolerance:
-            return FastPath(body, f"Fast path: prompts are shared by their group (checked against the plain path, gap {gap:.0e}).")
-        why = f"its log-probabilities differ by {gap:.2g} there"
+        why = _difference(policy, rollout, body)
     except Exception as error:  # any architecture may refuse in any way; the plain path is always left
         why = f"it refuses ({type(error).__name__}: {error})"
-    policy.model.set_attn_implementation(before)
-    return FastPath(None, f"Plain path: this architecture does not run with shared prompts, {why}.")
+    if why:
+        policy.model.set_attn_implementation(before)
+        return FastPath(None, None, f"Plain path: this architecture does not run with shared prompts, {why}.")
+    sampler = MergedBody(policy.model, policy.adapters) if can_merge(policy.model) else body
+    if sampler is not body and _difference(policy, rollout, sampler):
+        sampler = body
+    copied = " A copy with the adapter merged in samples." if sampler is not body else ""
+    return FastPath(body, sampler, f"Fast path: prompts are shared by their group, checked against the plain path.{copied}")
+
+
+@torch.no_grad()
+def _difference(policy: Policy, rollout: Rollout, body: Body) -> str | None:
+    """What is wrong with a body on this model; None if nothing is."""
+    tolerance = TOLERANCE_ROUNDED if policy.load_in_4bit else TOLERANCE.get(policy.dtype, TOLERANCE_ROUNDED)
+    gap = (policy.packed_logps(rollout, None, body)[0] - policy.plain_logps(rollout, None)[0]).abs().max().item()
+    return None if gap <= tolerance else f"its log-probabilities differ by {gap:.2g} there"
 
 
 def _probe(policy: Policy) -> Rollout:

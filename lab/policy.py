@@ -21,11 +21,13 @@ from torch import Tensor
 from . import fast_path, packing
 from .adapters import Adapters
 from .bodies import HuggingFaceBody
+from .decode import Decoding, PlainDecoding, SharedDecoding
 from .head import frozen_head_logps, has_logit_rule, logit_rule, token_logps
+from .merged import FewRowsLinear
 from .models.loading import Base, load_base
 from .models.registry import ModelError, ModelSource, Progress, fetch, resolve
 from .packing import pack
-from .rollout import Rollout, pad_left
+from .rollout import Rollout, SamplingSettings, pad_left
 
 __all__ = ["ModelError", "Policy"]
 
@@ -51,6 +53,7 @@ class Policy:
         self._cache_argument = _cache_argument(self._body)
         self._adjust = logit_rule(config)
         self._head_weight = _plain_head(base.model)
+        self._sampling_head: FewRowsLinear | None = None
         self._check_head()
         self.fast = fast_path.choose(self)
 
@@ -127,8 +130,14 @@ class Policy:
             entropy[rows, : part_entropy.shape[1]] = part_entropy
         return logps, entropy
 
+    def decoding(self, prompts: list[list[int]], adapter: str | None, settings: SamplingSettings,
+                 generator: torch.Generator) -> Decoding:
+        """The decoding loop of one batch of prompts, in the fastest way that was found right for this model."""
+        way = PlainDecoding if self.fast.sampler is None else SharedDecoding
+        return way(self, prompts, adapter, settings, generator)
+
     def hidden_states(self, ids: Tensor, mask: Tensor, positions: Tensor, cache: Any) -> Tensor:
-        """One decoding forward (N, t) → (N, t, D) that reads and grows `cache`. Call it inside `adapters.active`."""
+        """One forward (N, t) → (N, t, D) that reads and grows `cache`. Call it inside `adapters.active`."""
         return self._body(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=True,
                           **{self._cache_argument: cache}).last_hidden_state
 
@@ -136,6 +145,14 @@ class Policy:
         """(…, D) → (…, V)."""
         head = self.model.get_output_embeddings()
         return self._adjust(head(hidden.to(head.weight.dtype)))
+
+    def sampling_logits(self, hidden: Tensor) -> Tensor:
+        """`logits` for a few rows at a time, where reading the weight is what costs."""
+        if self._head_weight is None:
+            return self.logits(hidden)
+        if self._sampling_head is None:
+            self._sampling_head = FewRowsLinear(self._head_weight)
+        return self._sampling_head(hidden.to(self._head_weight.dtype))
 
     def _token_logps(self, hidden: Tensor, tokens: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
         """(M, D) and the tokens (M,) they predict → log-probabilities and entropies (M,)."""

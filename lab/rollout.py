@@ -17,16 +17,14 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
 
-from .draw import DrawSettings, draw
+from .draw import DrawSettings
 
 if TYPE_CHECKING:
     from .config import RunConfig
     from .policy import Policy
 
 SECONDS_BETWEEN_PARTIALS = 0.15
-COMPACT_BELOW = 0.8  # share of rows still writing below which the ended ones are taken out of the batch
 
 
 @dataclass(frozen=True)
@@ -116,11 +114,11 @@ def sample(
     `generator` is a CPU generator on every device, so a seed means the same everywhere. Between two yields no adapter
     is active, so others may use the policy meanwhile. Raises ValueError for a prompt that leaves no room to answer.
     """
-    batch = _Decoding(policy, prompts, settings, generator)
+    batch = policy.decoding(prompts, adapter, settings, generator)
     # The first token is shown at once; after that only time decides.
     deadline = 0.0
     while batch.writing:
-        with torch.no_grad(), policy.adapters.active(adapter):
+        with torch.no_grad():
             while batch.writing:
                 batch.advance()
                 if time.monotonic() >= deadline:
@@ -128,88 +126,6 @@ def sample(
         yield batch.progress
         deadline = time.monotonic() + SECONDS_BETWEEN_PARTIALS
     return batch.rollout()
-
-
-class _Decoding:
-    """One batch in the middle of being decoded. `rows` holds the indices of the rows still in the batch."""
-
-    def __init__(self, policy: Policy, prompts: list[list[int]], settings: SamplingSettings, generator: torch.Generator):
-        self.policy, self.settings, self.generator = policy, settings, generator
-        self.prompt_ids, self.prompt_mask = policy.pad_prompts(prompts)
-        self.limit = min(settings.max_completion_length, policy.max_positions - max(map(len, prompts)))
-        if self.limit < 1:
-            raise ValueError(f"The longest prompt has {max(map(len, prompts))} tokens and {policy.name} reads at most "
-                             f"{policy.max_positions}, so there is no room for an answer. Shorten the prompt.")
-        count, device = len(prompts) * settings.num_generations, policy.device
-        self.group_ids = torch.arange(len(prompts), device=device).repeat_interleave(settings.num_generations)
-        self.eos = torch.tensor(policy.eos_ids, device=device)
-        self.rows = torch.arange(count, device=device)
-        self.open = torch.ones(count, dtype=torch.bool, device=device)  # of the rows still in the batch
-        self.mask = self.prompt_mask[self.group_ids]
-        self.positions = self.prompt_mask.sum(1)[self.group_ids]
-        self.next_tokens = torch.empty(0)
-        self.cache: DynamicCache | None = None
-        self.steps: list[tuple[Tensor, Tensor, Tensor]] = []  # rows, tokens, logps of every step
-        self.progress = Progress([[] for _ in range(count)], [False] * count)
-
-    @property
-    def writing(self) -> bool:
-        return len(self.steps) < self.limit and not all(self.progress.ended)
-
-    def advance(self) -> None:
-        """One more token for every row that has not ended."""
-        logits = self._prefill() if self.cache is None else self._decode()
-        # One number for every row, ended or not: what a row draws does not depend on when others end.
-        uniforms = torch.rand(len(self.progress.ended), generator=self.generator).to(self.policy.device)
-        tokens, logps = draw(logits, self.settings.draw, uniforms[self.rows])
-        self._keep(tokens, logps)
-
-    def _prefill(self) -> Tensor:
-        self.cache = DynamicCache(config=self.policy.model.config)
-        positions = (self.prompt_mask.cumsum(1) - 1).clamp(min=0)
-        hidden = self.policy.hidden_states(self.prompt_ids, self.prompt_mask, positions, self.cache)
-        self.cache.batch_repeat_interleave(self.settings.num_generations)
-        return self.policy.logits(hidden[:, -1])[self.group_ids]
-
-    def _decode(self) -> Tensor:
-        self.mask = torch.cat([self.mask, self.mask.new_ones(len(self.mask), 1)], dim=1)
-        hidden = self.policy.hidden_states(self.next_tokens[:, None], self.mask, self.positions[:, None], self.cache)
-        self.positions = self.positions + 1
-        return self.policy.logits(hidden[:, -1])
-
-    def _keep(self, tokens: Tensor, logps: Tensor) -> None:
-        open_rows = self.rows[self.open]
-        self.steps.append((open_rows, tokens[self.open], logps[self.open]))
-        ends = torch.isin(tokens, self.eos)
-        for row, token, end in zip(open_rows.tolist(), tokens[self.open].tolist(), ends[self.open].tolist(), strict=True):
-            self.progress.tokens[row].append(token)
-            self.progress.ended[row] = end
-        self.open = self.open & ~ends
-        self.next_tokens = tokens
-        alive = int(self.open.sum())
-        if 0 < alive < COMPACT_BELOW * len(self.open):
-            self._compact()
-
-    def _compact(self) -> None:
-        kept = self.open.nonzero().squeeze(1)
-        self.cache.batch_select_indices(kept)
-        self.rows, self.mask, self.positions = self.rows[kept], self.mask[kept], self.positions[kept]
-        self.next_tokens, self.open = self.next_tokens[kept], self.open[kept]
-
-    def rollout(self) -> Rollout:
-        lengths = torch.tensor([len(tokens) for tokens in self.progress.tokens], device=self.policy.device)
-        shape = (len(lengths), len(self.steps))
-        ids = torch.full(shape, self.policy.pad_id, device=self.policy.device)
-        logps = torch.zeros(shape, device=self.policy.device)
-        for t, (rows, tokens, values) in enumerate(self.steps):
-            ids[rows, t] = tokens
-            logps[rows, t] = values
-        return Rollout(
-            prompt_ids=self.prompt_ids, prompt_mask=self.prompt_mask, completion_ids=ids,
-            completion_mask=(torch.arange(shape[1], device=lengths.device) < lengths[:, None]).long(),
-            finished=torch.tensor(self.progress.ended, device=self.policy.device), sampling_logps=logps,
-            group_ids=self.group_ids, temperature=self.settings.temperature,
-        )
 
 
 def pad_left(sequences: list[list[int]], pad_id: int, device: torch.device) -> tuple[Tensor, Tensor]:

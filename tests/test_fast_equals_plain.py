@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from lab import decode, shared_cache
+from lab.decode import PlainDecoding, SharedDecoding
 from lab.policy import Policy
-from lab.rollout import Rollout, pad_left
+from lab.rollout import Rollout, SamplingSettings, pad_left
 
 
 def rollout_of(policy: Policy, groups: list[tuple[int, list[int]]], temperature: float = 1.0) -> Rollout:
@@ -75,3 +79,73 @@ def test_micro_batches_keep_every_row_once_and_within_the_budget(policy):
             assert tokens <= budget or len(rows) == 1
     # 60 tokens: 20 + 4 + 6 and 7 + 9 + 1 fit together, 13 + 5 + 5 more do not.
     assert [len(b) for b in policy.micro_batches(rollout_of(policy, SHAPES["several prompts"]), 60)] == [4, 2]
+
+
+def greedy(policy: Policy, prompts: list[list[int]], adapter: str | None, way, seed: int = 0, **settings) -> Rollout:
+    settings = SamplingSettings(**dict(num_generations=3, max_completion_length=12, greedy=True) | settings)
+    batch = way(policy, prompts, adapter, settings, torch.Generator().manual_seed(seed))
+    with torch.no_grad():
+        while batch.writing:
+            batch.advance()
+    return batch.rollout()
+
+
+def prompts_of(policy: Policy, *lengths: int) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(7)
+    return [torch.randint(3, policy.vocab_size, (length,), generator=generator).tolist() for length in lengths]
+
+
+def assert_same_rollout(a: Rollout, b: Rollout) -> None:
+    assert torch.equal(a.completion_ids, b.completion_ids)
+    assert torch.equal(a.finished, b.finished)
+    torch.testing.assert_close(a.sampling_logps, b.sampling_logps, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("sampler", ["merged copy", "own modules"])
+def test_shared_decoding_writes_what_plain_decoding_writes(policy, adapter, sampler, monkeypatch):
+    if sampler == "own modules":
+        monkeypatch.setattr(policy, "fast", replace(policy.fast, sampler=policy.fast.body))
+    else:
+        assert policy.fast.sampler is not policy.fast.body, policy.fast.reason
+    # An eighth of the vocabulary ends a completion, so rows leave the batch one after the other.
+    monkeypatch.setattr(policy, "eos_ids", list(range(0, policy.vocab_size, 8)))
+    prompts = prompts_of(policy, 9, 4, 17)
+    for settings in (dict(), dict(greedy=False, seed=3, num_generations=6, temperature=0.7), dict(greedy=False, seed=4, top_k=5)):
+        assert_same_rollout(greedy(policy, prompts, adapter, SharedDecoding, **settings),
+                            greedy(policy, prompts, adapter, PlainDecoding, **settings))
+
+
+@pytest.mark.parametrize("rows", [1, 7, 9])
+def test_a_queue_of_prompts_changes_no_completion(policy, adapter, monkeypatch, rows):
+    monkeypatch.setattr(policy, "eos_ids", list(range(0, policy.vocab_size, 8)))
+    prompts = prompts_of(policy, 9, 4, 17, 6, 9)
+    settings = dict(greedy=False, seed=5, num_generations=3)
+    at_once = greedy(policy, prompts, adapter, SharedDecoding, **settings)
+    monkeypatch.setattr(decode, "MAX_ROWS", rows)  # one group at a time, two, three
+    assert_same_rollout(greedy(policy, prompts, adapter, SharedDecoding, **settings), at_once)
+
+
+def test_more_tokens_than_one_allocation_of_slots(policy, adapter, monkeypatch):
+    monkeypatch.setattr(shared_cache, "SLOTS", 4)
+    prompts = prompts_of(policy, 5, 3)
+    assert_same_rollout(greedy(policy, prompts, adapter, SharedDecoding, max_completion_length=21),
+                        greedy(policy, prompts, adapter, PlainDecoding, max_completion_length=21))
+
+
+def test_the_sampler_follows_every_change_of_its_adapter(policy, adapter):
+    prompts = prompts_of(policy, 9)
+    first = greedy(policy, prompts, adapter, SharedDecoding)
+    base = greedy(policy, prompts, None, SharedDecoding)
+    with torch.no_grad():
+        for parameter in policy.adapters.parameters(adapter).values():
+            parameter.mul_(-1.5)  # in place, as an optimiser does
+    changed = greedy(policy, prompts, adapter, SharedDecoding)
+    assert not torch.equal(changed.sampling_logps, first.sampling_logps)
+    assert_same_rollout(changed, greedy(policy, prompts, adapter, PlainDecoding))
+    assert_same_rollout(base, greedy(policy, prompts, None, PlainDecoding))
+
+
+def test_sampling_leaves_the_base_as_it_was(policy, adapter):
+    before = {name: p.clone() for name, p in policy.model.named_parameters()}
+    greedy(policy, prompts_of(policy, 9), adapter, SharedDecoding)
+    assert all(torch.equal(p, before[name]) for name, p in policy.model.named_parameters())

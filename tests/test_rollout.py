@@ -4,6 +4,7 @@ import pytest
 import torch
 import transformers
 
+from lab import decode
 from lab import rollout as rollout_module
 from lab.assets import asset
 from lab.rollout import SamplingSettings, sample
@@ -69,7 +70,7 @@ def test_taking_ended_rows_out_of_the_batch_changes_nothing(policy, monkeypatch)
     monkeypatch.setattr(policy, "eos_ids", list(range(0, policy.vocab_size, 8)))
     rollouts = []
     for share in (0.0, 1.0):  # never, and as soon as one row ends
-        monkeypatch.setattr(rollout_module, "COMPACT_BELOW", share)
+        monkeypatch.setattr(decode, "COMPACT_BELOW", share)
         rollouts.append(roll(policy, None, PROMPTS, num_generations=6))
     assert torch.equal(rollouts[0].completion_ids, rollouts[1].completion_ids)
     torch.testing.assert_close(rollouts[0].sampling_logps, rollouts[1].sampling_logps, atol=1e-5, rtol=0)

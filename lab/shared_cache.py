@@ -1,0 +1,132 @@
+"""Keys and values while decoding: a prompt's exist once for its whole group, whatever the group's size.
+
+A batch is a grid of lanes (prompts) × seats (completions). A decoding forward is one packed row of the live rows' newest
+tokens through any body (see `bodies`), with `SharedCache.attend` as its attention. Which rows live is up to `decode`.
+
+    L lanes · G seats · K key heads · g query heads of each · d head size · P prompt slots · T slots of written tokens · n live rows
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .packing import PackedRow
+
+SLOTS = 64  # slots for written tokens are added in this step
+
+
+class SharedCache:
+    """Keys and values of a grid of rows. Call `attend` as the attention of a forward over the live rows' newest tokens."""
+
+    def __init__(self, seats: int, device: torch.device):
+        self.device, self.seats = device, seats
+        self.prompt_lengths: list[int] = []  # of each lane
+        self.born: list[int] = []  # first slot that is a lane's own
+        self.used = 0  # slots written
+        self._live: Tensor | None = None  # (n,) grid places lane · G + seat of the rows in the forward; None: all
+        self._prompt: list[list[Tensor]] = []  # per layer: keys and values (L, K, P, d)
+        self._own: list[list[Tensor]] = []  # per layer: keys and values (L, G, K, T, d)
+        self._mask: Tensor | None = None
+
+    @property
+    def lanes(self) -> int:
+        return len(self.born)
+
+    def admit(self, row: PackedRow, lengths: list[int], keys_values: list[tuple[Tensor, Tensor]]) -> None:
+        """Add a lane for each prompt of a packed row of prompts, from that forward's keys and values (S, K, d) by layer."""
+        width = max(lengths)
+        ends = torch.tensor(lengths, device=self.device)
+        slots = (ends.cumsum(0) - ends)[:, None] + torch.arange(width, device=self.device)
+        slots = slots.clamp(max=len(row) - 1)  # beyond a prompt's end anything may lie: it is masked
+        for layer, pair in enumerate(keys_values):
+            new = [_cache_type(x)[slots].transpose(1, 2).contiguous() for x in pair]  # (L, K, width, d)
+            own = [x.new_zeros(len(lengths), self.seats, x.shape[1], self._capacity(), x.shape[-1]) for x in new]
+            if layer == len(self._prompt):
+                self._prompt.append(new)
+                self._own.append(own)
+            else:
+                self._prompt[layer] = [_stack(old, x) for old, x in zip(self._prompt[layer], new, strict=True)]
+                self._own[layer] = [torch.cat([old, x]) for old, x in zip(self._own[layer], own, strict=True)]
+        self.prompt_lengths += lengths
+        self.born += [self.used] * len(lengths)
+
+    def begin(self, live: Tensor) -> None:
+        """Make room for one more token of the rows at the grid places `live` (n,)."""
+        if self.used == self._capacity():
+            for layer in self._own:
+                layer[:] = [torch.nn.functional.pad(x, (0, 0, 0, SLOTS)) for x in layer]
+        self._live = None if len(live) == self.lanes * self.seats else live
+        self.used += 1
+        self._mask = self._hidden_slots()
+
+    def keep(self, places: Tensor) -> None:
+        """Keep only the lanes and seats `places` (L', G'), indices lane · G + seat; slots older than every lane go too."""
+        lanes = places[:, 0] // self.seats
+        self.prompt_lengths = [self.prompt_lengths[lane] for lane in lanes.tolist()]
+        self.born = [self.born[lane] for lane in lanes.tolist()]
+        first = min(self.born)
+        for layer, (prompt, own) in enumerate(zip(self._prompt, self._own, strict=True)):
+            self._prompt[layer] = [x[lanes] for x in prompt]
+            self._own[layer] = [x.flatten(0, 1)[places][..., first:, :] for x in own]
+        self.born = [slot - first for slot in self.born]
+        self.used -= first
+        self.seats = places.shape[1]
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+        """One new token per live row: (n, H, d), (n, K, d), (n, K, d) → (n, H, d). Writes the new keys and values."""
+        lanes, seats, heads, size = self.lanes, self.seats, key.shape[1], key.shape[2]
+        prompt_k, prompt_v = self._prompt[layer]
+        for own, new in zip(self._own[layer], (key, value), strict=True):
+            own[:, :, :, self.used - 1] = self._on_grid(new).view(lanes, seats, heads, size)
+        own_k, own_v = (x[:, :, :, : self.used].flatten(0, 2) for x in self._own[layer])  # (L·G·K, T, d)
+
+        q = _cache_type(self._on_grid(query)).view(lanes, seats, heads, -1, size)
+        by_lane = q.transpose(1, 2).reshape(lanes * heads, -1, size)
+        on_prompt = _scaled_product(by_lane, prompt_k.flatten(0, 1), scale).view(lanes, heads, seats, -1, prompt_k.shape[2])
+        on_own = _scaled_product(q.reshape(lanes * seats * heads, -1, size), own_k, scale).view(lanes, seats, heads, -1, self.used)
+        scores = torch.cat([on_prompt.transpose(1, 2), on_own], dim=-1)  # (L, G, K, g, P + T)
+        if self._mask is not None:
+            scores += self._mask
+        weights = scores.softmax(-1)
+        on_prompt, on_own = weights.split([prompt_k.shape[2], self.used], dim=-1)
+        out = on_own.flatten(0, 2) @ own_v  # (L·G·K, g, d)
+        shared = on_prompt.transpose(1, 2).reshape(lanes * heads, -1, prompt_k.shape[2]) @ prompt_v.flatten(0, 1)
+        out = out.view_as(q) + shared.view(lanes, heads, seats, -1, size).transpose(1, 2)
+        out = out.view(lanes * seats, -1, size).to(query.dtype)
+        return out if self._live is None else out[self._live]
+
+    def _on_grid(self, x: Tensor) -> Tensor:
+        """(n, …) → (L·G, …), zeros where no row is live."""
+        if self._live is None:
+            return x
+        return x.new_zeros(self.lanes * self.seats, *x.shape[1:]).index_copy_(0, self._live, x)
+
+    def _capacity(self) -> int:
+        return self._own[0][0].shape[3] if self._own else SLOTS
+
+    def _hidden_slots(self) -> Tensor | None:
+        """(L, 1, 1, 1, P + T) to add to scores: −inf past a prompt's end and before a lane was born. None if nothing is hidden."""
+        width = self._prompt[0][0].shape[2]
+        if min(self.prompt_lengths) == width and not any(self.born):
+            return None
+        past = torch.arange(width, device=self.device) >= torch.tensor(self.prompt_lengths, device=self.device)[:, None]
+        unborn = torch.arange(self.used, device=self.device) < torch.tensor(self.born, device=self.device)[:, None]
+        hidden = torch.cat([past, unborn], dim=1)
+        mask = torch.zeros(hidden.shape, dtype=self._prompt[0][0].dtype, device=self.device).masked_fill(hidden, float("-inf"))
+        return mask[:, None, None, None]
+
+
+def _cache_type(x: Tensor) -> Tensor:
+    """Small matrix products are faster in float32 on a CPU, and closer to the truth."""
+    return x.float() if x.device.type == "cpu" else x
+
+
+def _scaled_product(a: Tensor, b: Tensor, scale: float) -> Tensor:
+    return torch.baddbmm(a.new_empty(()), a, b.mT, beta=0.0, alpha=scale)
+
+
+def _stack(old: Tensor, new: Tensor) -> Tensor:
+    """Lanes (L, K, P, d) after each other, the narrower prompts padded."""
+    width = max(old.shape[2], new.shape[2])
+    return torch.cat([torch.nn.functional.pad(x, (0, 0, 0, width - x.shape[2])) for x in (old, new)])
