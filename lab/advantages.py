@@ -105,9 +105,9 @@ def rank_advantages(rewards: Tensor, *, group_ids: Tensor, **_) -> Tensor:
     groups = group_stats(rewards, group_ids=group_ids)
     together = groups.index[:, None] == groups.index[None, :]
     difference = wide(rewards)[:, None] - wide(rewards)[None, :]
-    wins = (torch.sign(difference).nan_to_num(nan=0.0) * together).sum(-1)  # wins − losses
+    wins = (torch.sign(difference).nan_to_num(nan=0.0) * together).sum(-1)  # wins − losses; none for a NaN
     others = (groups.count[groups.index] - 1).clamp(min=1)
-    return zero_without_signal(wins / others, groups).where(~rewards.isnan(), 0.0).to(rewards.dtype)
+    return zero_without_signal(wins / others, groups).to(rewards.dtype)
 
 
 ADVANTAGE_RULES = {
