@@ -30,7 +30,7 @@ from lab.config import RunConfig
 from lab.errors import CommandError, sentence_of
 from lab.jobs import process_is_there
 from lab.run_folder import RunFolder
-from lab.store import ALIVE_STATUSES, Command, Run, Store, open_store
+from lab.store import ALIVE_STATUSES, Command, Process, Run, Store, open_store
 
 if TYPE_CHECKING:
     from lab.engine_work import RunWork, SampleWork
@@ -53,18 +53,23 @@ class Engine:
         self.stopping = False
         self.phase = "starting"
         self.loading: dict[str, Any] | None = None
+        self._owed = 0.0  # seconds that samples took from training: it has them back before the next sample begins
         self._web = _LastSeen()
 
     def serve(self) -> None:
         """Works until told to stop, or until nothing is left to do and nobody looks."""
         recover(self.store)
         self._warm_up()
+        worked = time.monotonic()
         while not self.stopping:
-            for command in self.store.take_commands():
+            commands = self.store.take_commands()
+            for command in commands:
                 self._obey(command)
-            if not self._work():
-                if self._web.seconds_since_change(self.store.process("web")) > self.idle_exit:
-                    break
+            if self._work() or commands:
+                worked = time.monotonic()
+            elif time.monotonic() - max(worked, self._web.changed(self.store.process("web"))) > self.idle_exit:
+                break
+            else:
                 time.sleep(IDLE_PAUSE)
         for work in list(self.runs.values()):
             work.end("stopped", f"Saved at step {work.trainer.step} when the engine ended. Resume goes on from there.")
@@ -89,14 +94,17 @@ class Engine:
     def _work(self) -> bool:
         """One event of the work whose turn it is; False when there is none."""
         playing = [work for work in self.runs.values() if work.playing]
-        if self.samples:
+        if self.samples and (self.samples[0].begun or not playing or self._owed <= 0):
             self.phase, work = "sampling", self.samples[0]
         elif playing:
             self.phase, work = "training", playing[0]
         else:
             self.phase = "paused" if self.runs else "idle"
             return False
+        started = time.monotonic()
         work.advance()
+        seconds = time.monotonic() - started
+        self._owed = max(0.0, self._owed + (-seconds if work in playing else seconds)) if playing else 0.0
         self.samples = deque(sample for sample in self.samples if not sample.ended)
         if work in playing:  # to the end of the line: the next event is another run's
             self.runs.pop(work.run)
@@ -275,16 +283,16 @@ def _interrupted(store: Store, run: Run) -> str:
 
 
 class _LastSeen:
-    """How long a heartbeat has stood still, on this process's own clock, so that a machine that slept is not mistaken."""
+    """When a heartbeat last moved, on this process's own clock, so that a machine that slept is not mistaken."""
 
     def __init__(self):
-        self._beat, self._since = None, time.monotonic()
+        self._beat, self._at = None, time.monotonic()
 
-    def seconds_since_change(self, process: Any) -> float:
+    def changed(self, process: Process | None) -> float:
         beat = process and process.heartbeat
         if beat != self._beat:
-            self._beat, self._since = beat, time.monotonic()
-        return time.monotonic() - self._since
+            self._beat, self._at = beat, time.monotonic()
+        return self._at
 
 
 def _beat(store: Store, engine: Engine, stop: threading.Event) -> None:
@@ -329,4 +337,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # everything is put away; unloading torch would take seconds

@@ -165,13 +165,14 @@ class SampleWork:
     """A group (or several) to be sampled and scored, without learning from it."""
 
     def __init__(self, engine: Engine, command: Command):
-        self.command, self.ended = command, False
+        self.command, self.begun, self.ended = command, False, False
         self._engine, self._store, self._rollout = engine, engine.store, command.result["rollout"]
         self._groups: list[Group] = []
         self._of_run: str | None = None  # the run in the engine whose adapter writes
         self._events = self._run()
 
     def advance(self) -> None:
+        self.begun = True
         try:
             event = next(self._events, None)
             if event is None:
@@ -250,9 +251,9 @@ class LiveTexts:
 
 
 def _rows(args: dict[str, Any]) -> list[dict[str, Any]]:
-    """Task rows to answer: `rows` as they are, or typed `prompts`."""
-    rows = args.get("rows") or [{"prompt": prompt} for prompt in args.get("prompts") or []]
-    if not rows or not all(isinstance(row, dict) and row.get("prompt") for row in rows):
+    """The rows to answer: `prompts` holds typed prompts, or a task's rows. Without a known answer accuracy does not apply."""
+    rows = [{"answer": None} | ({"prompt": prompt} if isinstance(prompt, str) else prompt) for prompt in args.get("prompts") or []]
+    if not rows or not all(row.get("prompt") for row in rows):
         raise CommandError("There is no prompt. Type one, or choose a task's example.")
     return rows
 
