@@ -109,6 +109,10 @@ FAULTS = {
         "b = json.dumps({'id': f.f_locals['request']['id'], 'error': {'kind': ['x'], 'line': {}, 'text': 5}}).encode()\n"
         "os.write(3, struct.pack('>I', len(b)) + b)\nreturn [0.0] * 3", "protocol", "nobody can read"),
     "drips_a_reply": ("import os, struct, time\nos.write(3, struct.pack('>I', 4000000))\nwhile True:\n    os.write(3, b' ')\n    time.sleep(0.001)", "timeout", ""),
+    "floods_with_old_replies": (
+        "import os, struct, sys, json\nf = sys._getframe()\nwhile 'request' not in f.f_locals: f = f.f_back\n"
+        "b = json.dumps({'id': f.f_locals['request']['id'], 'scores': [7, 7, 7], 'extra': {}, 'metrics': {}}).encode()\n"
+        "while True: os.write(3, (struct.pack('>I', len(b)) + b) * 100)", "ok", [7.0] * 3),
     # fine after all
     "answers_twice": (
         "import os, struct, sys, json\nf = sys._getframe()\nwhile 'request' not in f.f_locals: f = f.f_back\n"

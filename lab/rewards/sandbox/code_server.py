@@ -29,6 +29,7 @@ class Child:
     job: int  # descriptors of the lab's ends of its two pipes
     reply: int
     frames: FrameReader
+    received: int = 0  # bytes
     pid: int | None = None
     lock: str | None = None
     startup_cpu: float = 0.0  # seconds until it was locked; said before it had seen the program
@@ -162,7 +163,10 @@ class CodeServer:
         if not data:
             child.drained = True
             return
+        child.received += len(data)
         try:
+            if child.received > self._reply_bytes:
+                raise ValueError("too many")
             child.frames.feed(data)
             while (message := child.frames.take()) is not None:
                 _note(child, message)

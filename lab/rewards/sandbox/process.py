@@ -84,7 +84,7 @@ class Worker:
         try:
             self._send(frame, stage)
             reply = self._receive(stage) or self._after_interrupt()
-            while reply is not None and reply.get("id") == self._last_identity:  # a second answer to the last request
+            if reply is not None and reply.get("id") == self._last_identity:  # a second answer to the last request
                 reply = self._receive(stage)
             if reply is None:
                 raise Hung(self._dump())
