@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from .blocks import LlamaBody
 from .bodies import Body, HuggingFaceBody
 from .merged import MergedBody, can_merge
 from .rollout import Rollout, pad_left
@@ -45,11 +46,12 @@ def choose(policy: Policy) -> FastPath:
     if why:
         policy.model.set_attn_implementation(before)
         return FastPath(None, None, f"Plain path: this architecture does not run with shared prompts, {why}.")
-    sampler = MergedBody(policy.model, policy.adapters) if can_merge(policy.model) else body
-    if sampler is not body and _difference(policy, rollout, sampler):
-        sampler = body
-    copied = " A copy with the adapter merged in samples." if sampler is not body else ""
-    return FastPath(body, sampler, f"Fast path: prompts are shared by their group, checked against the plain path.{copied}")
+    if not can_merge(policy.model):
+        return FastPath(body, body, "Fast path: prompts are shared by their group. Checked against the plain path.")
+    own, sampler = LlamaBody(policy.model), MergedBody(policy.model, policy.adapters)
+    body, sampler = (body if _difference(policy, rollout, b) else b for b in (own, sampler))
+    return FastPath(body, sampler, "Fast path: prompts are shared by their group, layers are our own"
+                                   ", a copy with the adapter merged in samples. Checked against the plain path.")
 
 
 @torch.no_grad()

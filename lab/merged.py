@@ -44,9 +44,7 @@ class MergedBody:
     def __call__(self, ids: Tensor, positions: Tensor, attend: Attend, adapter: str | None) -> Tensor:
         layers = self._layers(adapter)
         hidden = self._trunk.embed_tokens(ids)
-        cos, sin = (x[0, :, None, :] for x in self._trunk.rotary_emb(hidden, positions[None]))  # (S, 1, d)
-        half = sin.shape[-1] // 2
-        sin = torch.cat([-sin[..., :half], sin[..., half:]], dim=-1)  # the sign of rotate_half
+        cos, sin = rotary(self._trunk, hidden, positions)
         for index, layer in enumerate(layers):
             hidden = layer(index, hidden, cos, sin, attend)
         return self._trunk.norm(hidden)
@@ -88,13 +86,20 @@ class _Layer:
         q, k, v = (x.unflatten(-1, (-1, self.size)) for x in self.qkv.parts(self.input_norm(hidden)))
         if self.q_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
-        attended = attend(index, _rotate(q, cos, sin), _rotate(k, cos, sin), v, self.scale)
+        attended = attend(index, rotate(q, cos, sin), rotate(k, cos, sin), v, self.scale)
         hidden = hidden + self.out(attended.flatten(1))
         gate, up = self.gate_up.parts(self.post_norm(hidden))
         return hidden + self.down(F.silu(gate).mul_(up))
 
 
-def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def rotary(trunk: nn.Module, hidden: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """What `rotate` multiplies with at these positions (S,), by the model's own rule: (S, 1, d) each."""
+    cos, sin = (x[0, :, None, :] for x in trunk.rotary_emb(hidden, positions[None]))
+    half = sin.shape[-1] // 2
+    return cos, torch.cat([-sin[..., :half], sin[..., half:]], dim=-1)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotary positions (arXiv 2104.09864) in the half-and-half order of Hugging Face; `sin` already has its signs."""
     return x.roll(x.shape[-1] // 2, -1).mul_(sin).addcmul_(x, cos)
 

@@ -8,7 +8,10 @@ import pytest
 import torch
 
 from lab import decode, shared_cache
+from lab.blocks import LlamaBody
+from lab.bodies import HuggingFaceBody
 from lab.decode import PlainDecoding, SharedDecoding
+from lab.merged import MergedBody
 from lab.policy import Policy
 from lab.rollout import Rollout, SamplingSettings, pad_left
 
@@ -27,6 +30,12 @@ def rollout_of(policy: Policy, groups: list[tuple[int, list[int]]], temperature:
         finished=torch.ones(len(lengths), dtype=torch.bool), sampling_logps=torch.zeros(len(lengths), width),
         group_ids=torch.tensor([i for i, (_, completions) in enumerate(groups) for _ in completions]), temperature=temperature,
     )
+
+
+def use_own_modules(policy: Policy, monkeypatch) -> None:
+    """As for a family that has no layers of ours."""
+    body = HuggingFaceBody(policy.model, policy.adapters)
+    monkeypatch.setattr(policy, "fast", replace(policy.fast, body=body, sampler=body))
 
 
 SHAPES = {
@@ -55,9 +64,12 @@ def assert_same(policy: Policy, rollout: Rollout, adapter: str) -> None:
         assert (fast_gradients[key] - gradient).norm() <= 1e-4 * gradient.norm(), key
 
 
+@pytest.mark.parametrize("body", [HuggingFaceBody, LlamaBody])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_log_probabilities_and_lora_gradients_are_those_of_the_plain_path(policy, adapter, shape):
-    assert policy.fast.body is not None, policy.fast.reason
+def test_log_probabilities_and_lora_gradients_are_those_of_the_plain_path(policy, adapter, shape, body, monkeypatch):
+    assert isinstance(policy.fast.body, LlamaBody), policy.fast.reason
+    if body is HuggingFaceBody:
+        use_own_modules(policy, monkeypatch)
     assert_same(policy, rollout_of(policy, SHAPES[shape], temperature=0.8), adapter)
 
 
@@ -104,9 +116,9 @@ def assert_same_rollout(a: Rollout, b: Rollout) -> None:
 @pytest.mark.parametrize("sampler", ["merged copy", "own modules"])
 def test_shared_decoding_writes_what_plain_decoding_writes(policy, adapter, sampler, monkeypatch):
     if sampler == "own modules":
-        monkeypatch.setattr(policy, "fast", replace(policy.fast, sampler=policy.fast.body))
+        use_own_modules(policy, monkeypatch)
     else:
-        assert policy.fast.sampler is not policy.fast.body, policy.fast.reason
+        assert isinstance(policy.fast.sampler, MergedBody), policy.fast.reason
     # An eighth of the vocabulary ends a completion, so rows leave the batch one after the other.
     monkeypatch.setattr(policy, "eos_ids", list(range(0, policy.vocab_size, 8)))
     prompts = prompts_of(policy, 9, 4, 17)
