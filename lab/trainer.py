@@ -105,7 +105,7 @@ class Trainer:
     def events(self) -> Generator[Event, None, None]:
         """Everything that happens, in order. One stream: leaving it and asking again goes on where it was left."""
         if self._stream is None or self._stream.gi_frame is None:
-            self._stream = self._run()
+            self._stream = self._timed(self._run())
         return self._stream
 
     def change(self, **live: Any) -> int:
@@ -144,17 +144,37 @@ class Trainer:
 
     # -- one step
 
+    def _timed(self, events: Generator[Event, None, None]) -> Generator[Event, None, None]:
+        """Fills each record's step_time with the seconds spent in here: others may take their turn between two events."""
+        seconds = 0.0
+        while True:
+            started = time.perf_counter()
+            try:
+                event = next(events)
+            except StopIteration:
+                return
+            seconds += time.perf_counter() - started
+            if isinstance(event, StepRecord):
+                event.metrics["step_time"], seconds = seconds, 0.0
+            yield event
+
     def _run(self) -> Generator[Event, None, None]:
         while self.step < self.config.max_steps:
             self._apply_changes()
             self._within_step = True
-            started = time.perf_counter()
-            if self.batch is None:
-                yield from self._sample()
-            if self.batch.advantages is None:
-                yield from self._score()
-            metrics = self._update()
-            record = self._report(metrics, time.perf_counter() - started)
+            try:
+                if self.batch is None:
+                    yield from self._sample()
+                if self.batch.advantages is None:
+                    yield from self._score()
+                metrics = self._update()
+            except (MemoryError, RuntimeError) as error:
+                if not _out_of_memory(error):
+                    raise
+                raise TrainingError(
+                    f"Step {self.step + 1} needs more memory than there is. Lower micro_batch_tokens, which changes no result, or "
+                    f"prompts_per_step, num_generations or max_completion_length.") from error
+            record = self._report(metrics)
             self._within_step = False
             yield record
             if self.output_dir is not None and self.step % self.config.save_steps == 0:
@@ -272,11 +292,10 @@ class Trainer:
         return {"sampling/sampling_logp_difference/mean": float(gap.mean()),
                 "sampling/sampling_logp_difference/max": float(gap.max())}
 
-    def _report(self, metrics: dict[str, float], seconds: float) -> StepRecord:
+    def _report(self, metrics: dict[str, float]) -> StepRecord:
         batch, config = self.batch, self.config
         self.step += 1
-        metrics |= group_metrics(batch.groups) | batch.logged
-        metrics |= {"num_tokens": self.num_tokens, "step_time": seconds}
+        metrics |= group_metrics(batch.groups) | batch.logged | {"num_tokens": self.num_tokens}
         record = StepRecord(self.step, metrics, batch.groups, batch.iteration)
         batch.iteration += 1
         if batch.iteration >= config.num_iterations:
@@ -302,6 +321,10 @@ class Trainer:
         name = f"{self.adapter}-start"
         self.policy.adapters.copy(self.adapter, name)
         return name
+
+
+def _out_of_memory(error: Exception) -> bool:
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "not enough memory" in str(error)
 
 
 def schedule(step: int, config: RunConfig) -> float:
