@@ -13,7 +13,7 @@ _HOMES = {
     "sample_group": "sampling",
     "RewardError": "rewards",
     "Completion": "records", "Group": "records", "StepRecord": "records",
-    "open_run": "record", "record": "record", "recording": "record", "watch": "record",
+    "open_run": "recorder", "record": "recorder", "recording": "recorder", "watch": "recorder",
 }
 __all__ = sorted(_HOMES)
 

@@ -1,7 +1,7 @@
 """Records as pandas DataFrames, with TRL's column names, so that code written for TRL's files reads ours.
 
 Also the two smoothings the lab uses everywhere, and what is derived from stored token arrays (ratio, KL, clipped).
-Leaves out: reading the store (`lab.record.open_run`), drawing (`lab.charts`).
+Leaves out: reading the store (`lab.recorder.open_run`), drawing (`lab.charts`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The folder of a run, `runs/<id>/`: config.json, checkpoints, and TRL's files beside them.
 
-Whoever drives a trainer (`lab.engine`, `lab.record`) calls `RunFolder.checkpoint` at a step's end; a program that reads
+Whoever drives a trainer (`lab.engine`, `lab.recorder`) calls `RunFolder.checkpoint` at a step's end; a program that reads
 TRL's output folder reads this one. Leaves out: what a checkpoint holds (the trainer knows), and the store itself.
 """
 

@@ -431,6 +431,12 @@ class Store:
                        "(SELECT json_extract(result, '$.rollout') FROM commands WHERE status='queued' AND kind='sample')", (reason,))
             db.execute("UPDATE commands SET status='failed', error=?, finished=? WHERE status='taken'", (reason, time.time()))
 
+    # -- the file
+
+    def copy_to(self, target: Path) -> None:
+        """A compact copy in a file of its own, with nothing beside it; `target` must not exist."""
+        self._connection.execute("VACUUM INTO ?", (str(target),))
+
     # -- connections and transactions
 
     @property

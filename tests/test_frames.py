@@ -1,0 +1,75 @@
+"""Records as DataFrames: TRL's columns, the two smoothings, what follows from token arrays. Values by hand."""
+
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lab.frames import completions_frame, log_history, metrics_frame, running_mean, running_median, token_values
+from lab.records import Completion, Group, StepRecord
+from lab.store import Steps
+
+STEPS = Steps(attempt=1, columns=["reward", "kl"], rows=[[1, 0.5, None], [2, 0.75, 0.125]], cursor=2, stride=1)
+
+
+def test_metrics_have_a_row_per_step_and_nan_for_what_a_step_lacks():
+    frame = metrics_frame(STEPS)
+    assert list(frame.columns) == ["step", "reward", "kl"] and frame["step"].tolist() == [1, 2]
+    assert math.isnan(frame["kl"][0]) and frame["kl"][1] == 0.125
+
+
+def test_a_run_without_steps_is_an_empty_frame():
+    assert metrics_frame(Steps(1, [], [], 0, 1)).empty and completions_frame([]).empty
+
+
+def test_the_log_history_is_trls_and_leaves_out_what_a_step_lacks():
+    assert log_history(STEPS) == [{"step": 1, "reward": 0.5}, {"step": 2, "reward": 0.75, "kl": 0.125}]
+
+
+def make_record(step):
+    completions = [Completion(0, "a", [1], True, {"accuracy": 1.0, "judge": None}, 1.0, 0.5, {"seen": "42"}),
+                   Completion(1, "b", [1], False, {"accuracy": 0.0, "judge": 0.25}, 0.0, -0.5)]
+    return StepRecord(step, {}, [Group(0, "What is 1 + 1?", [5], {"answer": "2"}, completions)])
+
+
+def test_completions_have_trls_columns_in_trls_order():
+    frame = completions_frame([make_record(1), make_record(2)])
+    assert list(frame.columns) == ["step", "prompt", "completion", "accuracy", "judge", "seen", "advantage"]
+    assert frame["step"].tolist() == [1, 1, 2, 2] and frame["completion"].tolist() == ["a", "b"] * 2
+    assert math.isnan(frame["judge"][0]) and frame["judge"][1] == 0.25  # not applicable is NaN, as in TRL, never 0
+    assert frame["advantage"].tolist() == [0.5, -0.5] * 2 and frame["seen"][0] == "42" and pd.isna(frame["seen"][1])
+
+
+def test_smoothing_looks_back_only():
+    values = [0, 4, 8, 12, 16]
+    assert running_mean(values).tolist() == [0, 2, 4, 6, 10]  # 0, (0+4)/2, (0+4+8)/3, (0+4+8+12)/4, (4+8+12+16)/4
+    assert running_median([1, 1000, 2, 3, 4, 5]).tolist() == [1, 500.5, 2, 2.5, 3, 4]  # the outlier never bends it
+    assert running_mean(values[:3]).tolist() == running_mean(values).tolist()[:3]  # a drawn point never moves
+
+
+def make_completion(advantage):
+    arrays = {"logps": [-1.0, -2.0, -1.0], "old_logps": [-1.0, -2.0 - math.log(1.5), -1.0 + math.log(2)], "ref_logps": [-1.0, -1.0, -1.0]}
+    return Completion(0, "x", [1, 2, 3], True, advantage=advantage, arrays={k: np.array(v, "f4") for k, v in arrays.items()})
+
+
+def test_ratio_kl_and_clip_follow_from_the_stored_log_probabilities():
+    values = token_values(make_completion(1.0), {"epsilon": 0.2, "epsilon_high": None})
+    assert values["ratio"] == pytest.approx([1, 1.5, 0.5])
+    assert values["kl"] == pytest.approx([0, math.e - 2, 0], abs=1e-6)  # d = 0, 1, 0 and e^d - d - 1
+    assert values["clipped"].tolist() == [0, 1, 0]  # only 1.5 > 1.2, pushed further up
+    assert token_values(make_completion(-1.0), {"epsilon": 0.2})["clipped"].tolist() == [0, 0, 1]  # only 0.5 < 0.8, pushed down
+    assert token_values(make_completion(0.0), {"epsilon": 0.2})["clipped"].tolist() == [0, 0, 0]
+    assert token_values(make_completion(1.0), {"epsilon": 0.2, "epsilon_high": 0.6})["clipped"].tolist() == [0, 0, 0]
+
+
+def test_what_was_not_stored_is_not_made_up():
+    completion = make_completion(1.0)
+    del completion.arrays["ref_logps"], completion.arrays["old_logps"]
+    assert token_values(completion, {"epsilon": 0.2}).keys() == {"logps"}
+
+
+def test_frames_import_no_torch():
+    subprocess.run([sys.executable, "-c", "import lab.frames, lab.recorder, lab.jobs, sys; assert 'torch' not in sys.modules"], check=True)

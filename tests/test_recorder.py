@@ -1,0 +1,105 @@
+"""Recording a real trainer from Python and reading it back; the run folder reads like TRL's."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import lab
+from lab.config import RunConfig
+from lab.recorder import default_runs_dir, open_run, record, recording, watch
+from lab.store import open_store
+from lab.trainer import Trainer
+
+SMALL = dict(num_generations=4, prompts_per_step=2, max_completion_length=16, save_steps=2, num_threads=1, learning_rate=1e-3)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    record(Trainer(RunConfig(**SMALL, max_steps=3)), "three steps", folder)
+    return folder
+
+
+def test_a_recorded_run_has_trls_metric_names_as_columns(runs):
+    run = open_run("three steps", runs)
+    assert run.status == "finished" and run.metrics["step"].tolist() == [1, 2, 3]
+    assert {"reward", "reward_std", "kl", "entropy", "rewards/accuracy/mean", "completions/mean_length", "loss"} <= set(run.metrics)
+    assert run.config["num_generations"] == 4 and "three steps" in repr(run)
+
+
+def test_its_completions_have_trls_columns(runs):
+    run = open_run("three steps", runs)
+    assert list(run.completions.columns) == ["step", "prompt", "completion", "accuracy", "format", "advantage"]
+    assert len(run.completions) == 3 * 2 * 4
+    step = run.step(2)
+    assert run.completions.query("step == 2")["completion"].tolist() == [c.text for g in step.groups for c in g.completions]
+    assert step.groups[0].completions[0].arrays["logps"].dtype == np.float32
+
+
+def test_the_folder_reads_like_trls(runs):
+    folder = open_run("three steps", runs).folder
+    state = json.loads((folder / "trainer_state.json").read_text())
+    assert state["global_step"] == 3 == state["max_steps"] and [row["step"] for row in state["log_history"]] == [1, 2, 3]
+    assert state["log_history"][0]["reward"] == open_run("three steps", runs).metrics["reward"][0]
+    frame = pd.read_parquet(folder / "completions" / "completions_00002.parquet")
+    assert list(frame.columns) == ["step", "prompt", "completion", "accuracy", "format", "advantage"] and len(frame) == 8
+    assert sorted(p.name for p in folder.glob("checkpoint-*")) == ["checkpoint-2", "checkpoint-3"]
+    assert (folder / "checkpoint-3" / "adapter_model.safetensors").is_file()
+    assert RunConfig.from_dict(json.loads((folder / "config.json").read_text())).max_steps == 3
+
+
+def test_steps_are_in_the_store_before_the_loop_sees_them_and_leaving_it_saves(tmp_path):
+    for step in recording(Trainer(RunConfig(**SMALL, max_steps=9)), "left", tmp_path):
+        assert open_run("left", tmp_path).metrics["step"].max() == step.step
+        if step.step == 3:
+            break
+    run = open_run("left", tmp_path)
+    assert run.status == "stopped" and (run.folder / "checkpoint-3").is_dir() and len(run.metrics) == 3
+
+
+def test_a_trainer_that_breaks_leaves_its_reason_and_the_steps_before_it(tmp_path):
+    calls = []
+
+    def moody(completions, **kwargs):
+        calls.append(1)
+        return [1.0] * len(completions) if len(calls) < 2 else ["good"] * len(completions)
+
+    with pytest.raises(lab.RewardError, match="moody"):
+        record(Trainer(RunConfig(**SMALL, max_steps=3, rewards=(moody,))), "breaks", tmp_path)
+    stored = open_store(tmp_path).runs(name="breaks")[0]
+    assert stored.status == "failed" and "moody" in stored.error and "Traceback" in stored.traceback
+    assert open_run("breaks", tmp_path).metrics["step"].tolist() == list(range(1, stored.step + 1))
+
+
+def test_an_unknown_run_is_refused_with_the_known_names(runs):
+    with pytest.raises(KeyError, match="Runs there: three steps"):
+        open_run("four steps", runs)
+    with pytest.raises(KeyError, match="no step 7"):
+        open_run("three steps", runs).step(7)
+
+
+def test_a_run_is_found_by_its_id_too(runs):
+    assert open_run(open_run("three steps", runs).id, runs).name == "three steps"
+
+
+def test_the_runs_folder_is_the_current_ones_or_the_environments(monkeypatch, tmp_path):
+    monkeypatch.delenv("GRPO_LAB_RUNS", raising=False)
+    assert str(default_runs_dir()) == "runs"
+    monkeypatch.setenv("GRPO_LAB_RUNS", str(tmp_path))
+    assert default_runs_dir() == tmp_path
+
+
+def test_watching_goes_through_all_steps_and_draws(runs, monkeypatch):
+    drawn = []
+    monkeypatch.setattr("IPython.display.display", lambda figure, display_id: drawn.append(figure))
+    steps = list(open_run("three steps", runs).steps())
+    assert watch(iter(steps)) == steps
+    assert [list(trace.x) for trace in drawn[-1].data] == [[1, 2, 3], [1, 2, 3]]
+    assert [trace.name for trace in drawn[-1].data] == ["reward", "kl"]
+
+
+def test_the_package_offers_the_names_people_rely_on():
+    assert lab.open_run is open_run and lab.record is record and lab.watch is watch
+    assert lab.recording is recording
