@@ -20,136 +20,19 @@ import time
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from lab.migrations import migrate
-from lab.records import Completion, Group, StepRecord
+from lab.records import Group, StepRecord
+from lab.store_groups import insert_arrays, insert_groups, select_groups
+from lab.store_rows import Command, Live, Process, Rollout, Run, RunEvent, Steps, record_of, to_json
 
 FILE_NAME = "lab.sqlite3"
 LOCAL_OWNER = "local"  # whoever runs the lab from Python or the command line
 BUSY_SECONDS = 30
 ALIVE_STATUSES = ("queued", "loading", "training", "paused")  # the engine has the run, or will take it
 REUSED_ARRAYS = ("sampling_logps", "old_logps", "ref_logps")  # do not change when a rollout is used again
-
-
-@dataclass(frozen=True)
-class Run:
-    """A row of `runs`. `step` is the newest step of the newest attempt, 0 before the first."""
-
-    id: str
-    owner: str
-    name: str
-    kind: str  # train, recorded
-    config: dict[str, Any]
-    status: str
-    attempt: int
-    error: str | None
-    traceback: str | None
-    created: float
-    updated: float
-    parent: str | None
-    parent_step: int | None
-    info: dict[str, Any]  # what the engine resolved: device, dtype, threads, versions
-    step: int
-
-
-@dataclass(frozen=True)
-class Rollout:
-    """A row of `rollouts`: completions sampled together, for a training step or for a Sample."""
-
-    id: int
-    owner: str
-    run: str | None
-    attempt: int | None
-    step: int | None
-    kind: str  # train, sample
-    adapter: str  # 'base' or a run id
-    adapter_step: int | None
-    settings: dict[str, Any]
-    prompts: list[str]
-    status: str
-    error: str | None
-    created: float
-
-
-@dataclass(frozen=True)
-class Command:
-    """A row of `commands`. `result` of a sample names its rollout from the start."""
-
-    id: int
-    owner: str
-    run: str | None
-    kind: str
-    args: dict[str, Any]
-    status: str
-    result: dict[str, Any]
-    error: str | None
-    created: float
-    taken: float | None
-    finished: float | None
-
-
-@dataclass(frozen=True)
-class Process:
-    """A row of `processes`: the last sign of life of the engine or the web process."""
-
-    role: str
-    pid: int
-    started: float
-    heartbeat: float
-    info: dict[str, Any]
-    error: str | None
-    traceback: str | None
-
-
-@dataclass(frozen=True)
-class Live:
-    """A completion that is being written. `updated` is the cursor for the next `live(after=…)`."""
-
-    rollout: int
-    owner: str
-    run: str | None
-    step: int | None
-    kind: str
-    prompt: str
-    group: int
-    index: int
-    text: str
-    n_tokens: int
-    ended: bool
-    updated: float
-
-
-@dataclass(frozen=True)
-class RunEvent:
-    """Something that happened to a run at a step: a live change, a resume, a failed reward, a hand score."""
-
-    id: int
-    run: str
-    attempt: int
-    step: int
-    kind: str
-    data: dict[str, Any]
-    created: float
-
-
-@dataclass(frozen=True)
-class Steps:
-    """Metrics of the steps after a cursor, as a table: `rows[i]` is [step, one value per column]; None = not applicable.
-
-    A reader passes `cursor` on as the next `after`. When `attempt` differs from the one it saw, the run was resumed:
-    it starts again from 0. `stride` > 1 says that only every stride-th step is there (and the last).
-    """
-
-    attempt: int
-    columns: list[str]
-    rows: list[list[float | None]]
-    cursor: int
-    stride: int
 
 
 class Store:
@@ -181,7 +64,7 @@ class Store:
         run, now = _new_id(name), time.time()
         with self._write() as db:
             db.execute("INSERT INTO runs VALUES (?,?,?,?,?,?,1,NULL,NULL,?,?,?,?,?)",
-                       (run, owner, name, kind, _json(config), status, now, now, parent, parent_step, _json(info or {})))
+                       (run, owner, name, kind, to_json(config), status, now, now, parent, parent_step, to_json(info or {})))
             db.execute("INSERT INTO attempts VALUES (?,1,0,?)", (run, now))
         return run
 
@@ -196,7 +79,7 @@ class Store:
                 "(SELECT from_step FROM attempts a WHERE a.run = r.id AND a.attempt = r.attempt), 0) AS step")
         with self._read() as db:
             rows = db.execute(f"SELECT r.*, {step} FROM runs r {where} ORDER BY r.created DESC, r.rowid DESC", values)
-            return [_record(Run, row) for row in rows]
+            return [record_of(Run, row) for row in rows]
 
     def set_status(self, run: str, status: str, *, error: str | None = None, traceback: str | None = None) -> None:
         """A new status; error and traceback are those of this status, so None clears them."""
@@ -207,7 +90,7 @@ class Store:
     def set_info(self, run: str, info: dict[str, Any]) -> None:
         """What the engine resolved for this run: device, dtype, threads, versions."""
         with self._write() as db:
-            db.execute("UPDATE runs SET info=? WHERE id=?", (_json(info), run))
+            db.execute("UPDATE runs SET info=? WHERE id=?", (to_json(info), run))
 
     def begin_attempt(self, run: str, from_step: int) -> int:
         """The number of a new attempt that goes on after `from_step`; later rows of earlier attempts are superseded."""
@@ -233,15 +116,15 @@ class Store:
             if record.iteration == 0:
                 rollout = rollout or self._insert_rollout(db, owner=owner, kind="train", run=run, attempt=attempt, step=record.step,
                                                           adapter=run, adapter_step=record.step - 1)
-                _insert_groups(db, rollout, record.groups, tokens)
+                insert_groups(db, rollout, record.groups, tokens)
                 _end_rollout(db, rollout, "done", None)
             else:
                 (rollout,) = db.execute("SELECT rollout FROM updates WHERE run=? AND attempt=? AND step=?",
                                         (run, attempt, record.step - 1)).fetchone()
                 if tokens:
-                    _insert_arrays(db, rollout, record.groups, record.iteration, skip=REUSED_ARRAYS)
+                    insert_arrays(db, rollout, record.groups, record.iteration, skip=REUSED_ARRAYS)
             db.execute("INSERT INTO updates VALUES (?,?,?,?,?,?,?,?)", (run, attempt, record.step, record.iteration, rollout,
-                                                                       _json(record.metrics), seconds, time.time()))
+                                                                       to_json(record.metrics), seconds, time.time()))
             db.execute("UPDATE runs SET updated=? WHERE id=?", (time.time(), run))
         return rollout
 
@@ -271,7 +154,7 @@ class Store:
             row = db.execute(f"SELECT * FROM {line} AND step = ?", (*values, step)).fetchone()
             if row is None:
                 return None
-            groups = _select_groups(db, row["rollout"], row["iteration"] if arrays else None)
+            groups = select_groups(db, row["rollout"], row["iteration"] if arrays else None)
         return StepRecord(row["step"], json.loads(row["metrics"]), groups, row["iteration"])
 
     def attempts_of(self, run: str, step: int) -> list[int]:
@@ -299,7 +182,7 @@ class Store:
         """A sample that waited in the queue is now being written."""
         with self._write() as db:
             db.execute("UPDATE rollouts SET status='sampling', prompts=?, adapter_step=?, settings=? WHERE id=?",
-                       (_json(prompts), adapter_step, _json(settings or {}), rollout))
+                       (to_json(prompts), adapter_step, to_json(settings or {}), rollout))
 
     def write_live(self, rollout: int, partial: Iterable[tuple[int, int, str, int, bool]]) -> None:
         """Partial texts: (group, completion, text so far, tokens so far, ended), as `TokensSampled` has them."""
@@ -311,25 +194,25 @@ class Store:
     def finish_rollout(self, rollout: int, groups: list[Group], *, status: str = "done", error: str | None = None) -> None:
         """Groups and completions of a sample, in one transaction with the end of its partial texts."""
         with self._write() as db:
-            _insert_groups(db, rollout, groups, tokens=True)
+            insert_groups(db, rollout, groups, tokens=True)
             _end_rollout(db, rollout, status, error)
 
     def rollout(self, rollout: int) -> Rollout | None:
         with self._read() as db:
             row = db.execute("SELECT * FROM rollouts WHERE id=?", (rollout,)).fetchone()
-            return _record(Rollout, row) if row else None
+            return record_of(Rollout, row) if row else None
 
     def rollout_groups(self, rollout: int, *, arrays: bool = False) -> list[Group]:
         """The groups of a finished rollout; empty while it is being written."""
         with self._read() as db:
-            return _select_groups(db, rollout, 0 if arrays else None)
+            return select_groups(db, rollout, 0 if arrays else None)
 
     def samples(self, *, owner: str | None = None, limit: int = 50) -> list[Rollout]:
         """The newest samples."""
         where, values = _where({"kind": "sample", "owner": owner})
         with self._read() as db:
             rows = db.execute(f"SELECT * FROM rollouts {where} ORDER BY id DESC LIMIT ?", (*values, limit))
-            return [_record(Rollout, row) for row in rows]
+            return [record_of(Rollout, row) for row in rows]
 
     def live(self, after: float = 0.0) -> list[Live]:
         """Partial texts that changed after the cursor `after` (the largest `updated` seen so far)."""
@@ -351,8 +234,8 @@ class Store:
                 result["rollout"] = self._insert_rollout(db, owner=owner, kind="sample", run=None, status="queued",
                                                          adapter=args.get("adapter") or "base", settings=args)
             row = db.execute("INSERT INTO commands VALUES (NULL,?,?,?,?,'queued',?,NULL,?,NULL,NULL) RETURNING *",
-                             (owner, run, kind, _json(args), _json(result), time.time())).fetchone()
-            return _record(Command, row)
+                             (owner, run, kind, to_json(args), to_json(result), time.time())).fetchone()
+            return record_of(Command, row)
 
     def take_commands(self) -> list[Command]:
         """All queued commands, oldest first; each is given out once. Cheap when there is none."""
@@ -361,38 +244,39 @@ class Store:
                 return []
         with self._write() as db:
             rows = db.execute("UPDATE commands SET status='taken', taken=? WHERE status='queued' RETURNING *", (time.time(),)).fetchall()
-        return sorted((_record(Command, row) for row in rows), key=lambda command: command.id)
+        return sorted((record_of(Command, row) for row in rows), key=lambda command: command.id)
 
     def finish_command(self, command: int, status: str = "done", *, result: dict[str, Any] | None = None, error: str | None = None) -> None:
         """The end of a command; what `result` names is added to what is there."""
         with self._write() as db:
             (before,) = db.execute("SELECT result FROM commands WHERE id=?", (command,)).fetchone()
             db.execute("UPDATE commands SET status=?, result=?, error=?, finished=? WHERE id=?",
-                       (status, _json({**json.loads(before), **(result or {})}), error, time.time(), command))
+                       (status, to_json({**json.loads(before), **(result or {})}), error, time.time(), command))
 
     def command(self, command: int) -> Command | None:
         with self._read() as db:
             row = db.execute("SELECT * FROM commands WHERE id=?", (command,)).fetchone()
-            return _record(Command, row) if row else None
+            return record_of(Command, row) if row else None
 
     def open_commands(self) -> list[Command]:
         """Commands that wait or are being carried out, oldest first."""
         with self._read() as db:
             rows = db.execute("SELECT * FROM commands WHERE status IN ('queued', 'taken') ORDER BY id")
-            return [_record(Command, row) for row in rows]
+            return [record_of(Command, row) for row in rows]
 
     # -- events
 
     def add_event(self, run: str, step: int, kind: str, data: dict[str, Any] | None = None, *, attempt: int | None = None) -> None:
         with self._write() as db:
             _, newest = self._owner_and_attempt(db, run)
-            db.execute("INSERT INTO events VALUES (NULL,?,?,?,?,?,?)", (run, attempt or newest, step, kind, _json(data or {}), time.time()))
+            db.execute("INSERT INTO events VALUES (NULL,?,?,?,?,?,?)",
+                       (run, attempt or newest, step, kind, to_json(data or {}), time.time()))
 
     def events(self, run: str, after: int = 0) -> list[RunEvent]:
         """Events of the run with an id above `after`, in the order they happened."""
         with self._read() as db:
             rows = db.execute("SELECT * FROM events WHERE run=? AND id > ? ORDER BY id", (run, after))
-            return [_record(RunEvent, row) for row in rows]
+            return [record_of(RunEvent, row) for row in rows]
 
     # -- processes
 
@@ -400,13 +284,13 @@ class Store:
         """This process now plays the role; an error of the one before is forgotten."""
         now = time.time()
         with self._write() as db:
-            db.execute("INSERT OR REPLACE INTO processes VALUES (?,?,?,?,?,NULL,NULL)", (role, os.getpid(), now, now, _json(info or {})))
+            db.execute("INSERT OR REPLACE INTO processes VALUES (?,?,?,?,?,NULL,NULL)", (role, os.getpid(), now, now, to_json(info or {})))
 
     def beat(self, role: str, info: dict[str, Any] | None = None) -> None:
         """A sign of life; `info` replaces what was there unless it is None."""
         with self._write() as db:
             changed = db.execute("UPDATE processes SET heartbeat=?, info=COALESCE(?, info) WHERE role=? AND pid=?",
-                                 (time.time(), None if info is None else _json(info), role, os.getpid())).rowcount
+                                 (time.time(), None if info is None else to_json(info), role, os.getpid())).rowcount
         if not changed:
             self.register(role, info)
 
@@ -418,7 +302,7 @@ class Store:
     def process(self, role: str) -> Process | None:
         with self._read() as db:
             row = db.execute("SELECT * FROM processes WHERE role=?", (role,)).fetchone()
-            return _record(Process, row) if row else None
+            return record_of(Process, row) if row else None
 
     # -- after a crash
 
@@ -468,7 +352,8 @@ class Store:
     def _insert_rollout(db: sqlite3.Connection, *, owner: str, kind: str, prompts: list[str] | None = None, run: str | None = None,
                         attempt: int | None = None, step: int | None = None, adapter: str = "base", adapter_step: int | None = None,
                         settings: dict[str, Any] | None = None, status: str = "sampling") -> int:
-        values = (owner, run, attempt, step, kind, adapter, adapter_step, _json(settings or {}), _json(prompts or []), status, time.time())
+        values = (owner, run, attempt, step, kind, adapter, adapter_step, to_json(settings or {}), to_json(prompts or []), status,
+                  time.time())
         return db.execute("INSERT INTO rollouts VALUES (NULL,?,?,?,?,?,?,?,?,?,?,NULL,?)", values).lastrowid
 
 
@@ -498,10 +383,11 @@ def _transaction(db: sqlite3.Connection, begin: str) -> Iterator[sqlite3.Connect
     db.execute(begin)
     try:
         yield db
+        db.execute("COMMIT")
     except BaseException:
-        db.execute("ROLLBACK")
+        if db.in_transaction:  # on a full disk SQLite has taken it back by itself
+            db.execute("ROLLBACK")
         raise
-    db.execute("COMMIT")
 
 
 def _newest_line(run: str) -> tuple[str, tuple]:
@@ -510,89 +396,9 @@ def _newest_line(run: str) -> tuple[str, tuple]:
             "AND a.from_step < u.step)", (run,))
 
 
-def _insert_groups(db: sqlite3.Connection, rollout: int, groups: list[Group], tokens: bool) -> None:
-    db.executemany("INSERT INTO groups VALUES (?,?,?,?,?,?,?,?)",
-                   [(rollout, g.index, g.prompt, _ids(g.prompt_ids), _json(g.row), g.mean, g.std, g.dead) for g in groups])
-    db.executemany("INSERT INTO completions VALUES (?,?,?,?,?,?,?,?,?,?,?)",
-                   [(rollout, g.index, c.index, c.text, _ids(c.token_ids), len(c.token_ids), c.finished, _json(c.rewards),
-                     c.reward, c.advantage, _json(c.extra)) for g in groups for c in g.completions])
-    if tokens:
-        _insert_arrays(db, rollout, groups, iteration=0)
-
-
-def _insert_arrays(db: sqlite3.Connection, rollout: int, groups: list[Group], iteration: int, skip: tuple[str, ...] = ()) -> None:
-    db.executemany("INSERT INTO token_arrays VALUES (?,?,?,?,?,?,?)",
-                   [(rollout, g.index, c.index, name, iteration, *_array(name, c.arrays))
-                    for g in groups for c in g.completions for name in c.arrays if name not in skip])
-
-
-def _array(name: str, arrays: dict[str, np.ndarray]) -> tuple[str, bytes]:
-    """dtype and blob. On-policy the old log-probabilities are the new ones: then only that is written, a fifth less."""
-    values = np.ascontiguousarray(arrays[name], dtype="<f4").tobytes()
-    if name == "old_logps" and "logps" in arrays and values == np.ascontiguousarray(arrays["logps"], dtype="<f4").tobytes():
-        return "logps", b""
-    return "f4", values
-
-
 def _end_rollout(db: sqlite3.Connection, rollout: int, status: str, error: str | None) -> None:
     db.execute("DELETE FROM live WHERE rollout=?", (rollout,))
     db.execute("UPDATE rollouts SET status=?, error=? WHERE id=?", (status, error, rollout))
-
-
-def _select_groups(db: sqlite3.Connection, rollout: int, iteration: int | None) -> list[Group]:
-    """Groups with their completions; `iteration` adds the token arrays as they were in that use of the rollout."""
-    groups = [Group(row["idx"], row["prompt"], _from_ids(row["prompt_ids"]), json.loads(row["row"]), [], row["mean"], row["std"],
-                    None if row["dead"] is None else bool(row["dead"]))
-              for row in db.execute("SELECT * FROM groups WHERE rollout=? ORDER BY idx", (rollout,))]
-    by_index = {group.index: group for group in groups}
-    completions = {}
-    for row in db.execute("SELECT * FROM completions WHERE rollout=? ORDER BY grp, idx", (rollout,)):
-        completion = Completion(row["idx"], row["text"], _from_ids(row["token_ids"]), bool(row["finished"]), json.loads(row["rewards"]),
-                                row["reward"], row["advantage"], json.loads(row["extra"]))
-        completions[row["grp"], row["idx"]] = completion
-        by_index[row["grp"]].completions.append(completion)
-    if iteration is not None:
-        rows = db.execute("SELECT * FROM token_arrays WHERE rollout=? AND iteration <= ? ORDER BY iteration, name", (rollout, iteration))
-        for row in rows:  # logps before old_logps, which may refer to it; a later iteration's values replace the earlier ones
-            arrays = completions[row["grp"], row["idx"]].arrays
-            arrays[row["name"]] = np.frombuffer(row["blob"], dtype="<f4") if row["dtype"] == "f4" else arrays[row["dtype"]]
-    return groups
-
-
-def _record(kind: type, row: sqlite3.Row) -> Any:
-    """A dataclass from a row; columns that hold JSON are decoded."""
-    return kind(**{f.name: json.loads(row[f.name]) if f.name in _JSON_COLUMNS else row[f.name] for f in fields(kind)})
-
-
-_JSON_COLUMNS = {"config", "info", "settings", "prompts", "args", "result", "data"}
-
-
-def _json(value: Any) -> str:
-    """Strict JSON: NaN and infinities, which JSON does not have, become null."""
-    return json.dumps(_finite(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_plain)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return value
-
-
-def _plain(value: Any) -> Any:
-    """numpy scalars and arrays as numbers; anything else a task's row may hold, as its text."""
-    return _finite(value.tolist()) if isinstance(value, (np.generic, np.ndarray)) else str(value)
-
-
-def _ids(token_ids: list[int]) -> bytes:
-    return np.asarray(token_ids, dtype="<i4").tobytes()
-
-
-def _from_ids(blob: bytes) -> list[int]:
-    return np.frombuffer(blob, dtype="<i4").tolist()
 
 
 def _prompt(row: sqlite3.Row) -> str:

@@ -90,6 +90,20 @@ def test_a_step_that_breaks_half_way_leaves_nothing(store, run):
     assert store._connection.execute("SELECT COUNT(*) FROM groups").fetchone()[0] == 0
 
 
+def test_a_full_disk_costs_the_step_and_nothing_else(store, run):
+    store.write_step(run, make_step(1))
+    (pages,) = store._connection.execute("PRAGMA page_count").fetchone()
+    store._connection.execute(f"PRAGMA max_page_count = {pages}")  # SQLite's own way of having no room left
+    with pytest.raises(sqlite3.OperationalError, match="full"):
+        for step in range(2, 100):
+            store.write_step(run, make_step(step))
+    reached = store.run(run).step
+    assert len(store.step(run, reached, arrays=True).groups) == PROMPTS
+    store._connection.execute("PRAGMA max_page_count = 1000000")
+    store.write_step(run, make_step(reached + 1))
+    assert store.run(run).step == reached + 1
+
+
 def test_a_second_use_of_a_rollout_adds_only_what_it_changed(store, run):
     first, again = make_step(1, value=1), make_step(2, value=2, iteration=1)
     assert store.write_step(run, first) == store.write_step(run, again)
@@ -342,6 +356,14 @@ def test_a_read_only_store_reads_a_file_nobody_may_write(store, run):
     assert [p.name for p in store.path.parent.iterdir()] == ["lab.sqlite3"]  # no files left beside it
     with pytest.raises(FileNotFoundError, match="no run store"):
         Store(store.path.with_name("other.sqlite3"), read_only=True)
+
+
+def test_a_copy_is_one_file_with_everything_in_it(store, run, tmp_path):
+    store.write_step(run, make_step(1))
+    store.copy_to(tmp_path / "copy.sqlite3")
+    copy = Store(tmp_path / "copy.sqlite3", read_only=True)
+    assert copy.step(run, 1, arrays=True).groups[0].completions[0].arrays["logps"].tolist() == [1.0] * TOKENS
+    assert copy.run(run) == store.run(run)
 
 
 def test_the_store_imports_no_torch():
