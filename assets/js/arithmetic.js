@@ -26,21 +26,29 @@ export function explain(rewards, place) {
 }
 
 function print(rewards, place, s, more) {
-  const reward = rewardDigits(rewards, more);
-  const digits = { reward, mean: 3 + more, squares: 3 + more, std: 4 + more };
-  const shown = rewards.map((r) => round(r, reward));
-  const sum = round(shown.reduce((total, r) => total + r, 0), reward);
-  const mean = round(s.mean, digits.mean), squares = round(s.squares, digits.squares), std = round(s.std, digits.std);
-  const above = round(shown[place] - mean, digits.mean), below = round(std + SMALL, Math.max(4, digits.std));
-  const consistent = round(sum / s.n, digits.mean) === mean && round(Math.sqrt(squares / (s.n - 1)), digits.std) === std
-    && round(above / below, 3) === round(s.advantages[place], 3);
+  const digits = { reward: rewardDigits(rewards, more), mean: 3 + more, std: 4 + more };
+  const shown = rewards.map((r) => round(r, digits.reward));
+  const sum = round(shown.reduce((total, r) => total + r, 0), digits.reward);
+  const mean = round(s.mean, digits.mean), std = round(s.std, digits.std);
+  digits.squares = squaresDigits(s, std, digits);
+  const squares = round(s.squares, digits.squares);
+  const above = round(shown[place] - mean, digits.mean), below = round(std + SMALL, digits.std);
+  const consistent = round(sum / s.n, digits.mean) === mean && round(above / below, 3) === round(s.advantages[place], 3);
   return { digits, shown, sum, printedMean: mean, printedSquares: squares, printedStd: std, above, below, consistent };
+}
+
+/** The decimals the sum of squares needs for its root to be the printed std. */
+function squaresDigits(s, std, digits) {
+  for (let squares = digits.mean; squares < digits.std + 4; squares++) {
+    if (round(Math.sqrt(round(s.squares, squares) / (s.n - 1)), digits.std) === std) return squares;
+  }
+  return digits.std + 4;
 }
 
 /** The decimals the rewards need: one, unless some reward has more. */
 function rewardDigits(rewards, more) {
   for (let digits = 1; digits < 6; digits++) {
-    if (digits >= 1 && rewards.every((r) => Math.abs(r - round(r, digits)) < 1e-9)) return digits;
+    if (rewards.every((r) => Math.abs(r - round(r, digits)) < 1e-9)) return digits;
   }
   return 3 + more;
 }

@@ -28,7 +28,13 @@ export function makeGroup({ onPoint = () => {}, cards = false } = {}) {
     point(index);
     self.show(self.view);
   };
-  rows.addEventListener("pointerover", (event) => pointRow(event.target));
+  let at = "";
+  rows.addEventListener("pointerover", (event) => {
+    const moved = `${event.screenX} ${event.screenY}` !== at; // rows that slide under a resting pointer are not pointed at
+    at = `${event.screenX} ${event.screenY}`;
+    if (moved) pointRow(event.target);
+  });
+  rows.addEventListener("pointermove", (event) => (at = `${event.screenX} ${event.screenY}`));
   rows.addEventListener("focusin", (event) => pointRow(event.target));
   rows.addEventListener("click", (event) => {
     const row = event.target.closest("article");

@@ -7,7 +7,9 @@ in the middle of a training.
 from __future__ import annotations
 
 import importlib.util
+import os
 import socket
+import sys
 import threading
 import webbrowser
 from contextlib import asynccontextmanager
@@ -51,14 +53,22 @@ def build_app(runs_dir: Path) -> FastAPI:
 
 
 def serve(runs_dir: Path, *, port: int, open_browser: bool) -> int:
-    """Serve until Ctrl-C. The address is printed, and opened in a browser if wanted."""
-    listener = _listen(port)
+    """Serve until Ctrl-C. The address is printed, and opened in a browser if wanted. Returns the exit status."""
+    try:
+        listener = _listen(port)
+    except OSError as error:
+        print(f"grpo-lab: port {port} on {HOST} cannot be used ({error.strerror}). Another lab may be open there; choose one with --port, "
+              f"or 0 for any free one.", file=sys.stderr)
+        return 1
     address = f"http://{HOST}:{listener.getsockname()[1]}"
-    print(f"GRPO Lab is open at {address} (Ctrl-C ends it; a running training goes on until its last step).", flush=True)
-    server = uvicorn.Server(uvicorn.Config(build_app(runs_dir), log_level="warning", access_log=False))
+    server = uvicorn.Server(uvicorn.Config(build_app(runs_dir), log_level="warning", access_log=False, timeout_graceful_shutdown=3))
+    print(f"GRPO Lab is open at {address} (Ctrl-C closes it; a training that is going is kept and goes on without the page).", flush=True)
     if open_browser:
-        threading.Timer(1.0, webbrowser.open, [address]).start()
-    server.run(sockets=[listener])
+        threading.Timer(0.5, webbrowser.open, [address]).start()
+    try:
+        server.run(sockets=[listener])
+    except KeyboardInterrupt:
+        pass
     return 0
 
 
@@ -74,7 +84,8 @@ def _keep_engine(keeper: Keeper):
 
 def _listen(port: int) -> socket.socket:
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if os.name != "nt":  # on Windows it would let a second lab take the port of the first
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind((HOST, port))
     listener.listen(128)
     return listener
