@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 
+# Tables with long rows keep SQLite's row ids: without them a row above a quarter page would fill whole pages of its own.
 FIRST_TABLES = (
     # status: queued, loading, training, paused, finished, failed, stopped, interrupted
     """CREATE TABLE runs (
@@ -28,21 +29,21 @@ FIRST_TABLES = (
     """CREATE TABLE groups (
         rollout INTEGER NOT NULL REFERENCES rollouts, idx INTEGER NOT NULL, prompt TEXT NOT NULL, prompt_ids BLOB NOT NULL,
         row TEXT NOT NULL, mean REAL, std REAL, dead INTEGER,
-        PRIMARY KEY (rollout, idx)) WITHOUT ROWID""",
+        PRIMARY KEY (rollout, idx))""",
     """CREATE TABLE completions (
         rollout INTEGER NOT NULL REFERENCES rollouts, grp INTEGER NOT NULL, idx INTEGER NOT NULL, text TEXT NOT NULL,
         token_ids BLOB NOT NULL, n_tokens INTEGER NOT NULL, finished INTEGER NOT NULL, rewards TEXT NOT NULL,
         reward REAL, advantage REAL, extra TEXT NOT NULL,
-        PRIMARY KEY (rollout, grp, idx)) WITHOUT ROWID""",
+        PRIMARY KEY (rollout, grp, idx))""",
     """CREATE TABLE updates (
         run TEXT NOT NULL REFERENCES runs, attempt INTEGER NOT NULL, step INTEGER NOT NULL, iteration INTEGER NOT NULL,
         rollout INTEGER NOT NULL REFERENCES rollouts, metrics TEXT NOT NULL, seconds REAL, created REAL NOT NULL,
-        PRIMARY KEY (run, attempt, step)) WITHOUT ROWID""",
+        PRIMARY KEY (run, step, attempt))""",
     # iteration: the update in which these values were computed; a later use of the rollout adds only what it changed
     """CREATE TABLE token_arrays (
         rollout INTEGER NOT NULL REFERENCES rollouts, grp INTEGER NOT NULL, idx INTEGER NOT NULL, name TEXT NOT NULL,
         iteration INTEGER NOT NULL, dtype TEXT NOT NULL, blob BLOB NOT NULL,
-        PRIMARY KEY (rollout, grp, idx, name, iteration)) WITHOUT ROWID""",
+        PRIMARY KEY (rollout, grp, idx, name, iteration))""",
     """CREATE TABLE events (
         id INTEGER PRIMARY KEY AUTOINCREMENT, run TEXT NOT NULL REFERENCES runs, attempt INTEGER NOT NULL,
         step INTEGER NOT NULL, kind TEXT NOT NULL, data TEXT NOT NULL, created REAL NOT NULL)""",
@@ -56,7 +57,7 @@ FIRST_TABLES = (
     """CREATE TABLE live (
         rollout INTEGER NOT NULL REFERENCES rollouts, grp INTEGER NOT NULL, idx INTEGER NOT NULL, text TEXT NOT NULL,
         n_tokens INTEGER NOT NULL, ended INTEGER NOT NULL, updated REAL NOT NULL,
-        PRIMARY KEY (rollout, grp, idx)) WITHOUT ROWID""",
+        PRIMARY KEY (rollout, grp, idx))""",
     """CREATE TABLE processes (
         role TEXT PRIMARY KEY, pid INTEGER NOT NULL, started REAL NOT NULL, heartbeat REAL NOT NULL,
         info TEXT NOT NULL, error TEXT, traceback TEXT) WITHOUT ROWID""",
