@@ -107,7 +107,7 @@ class SharedDecoding(Decoding):
 
     def __init__(self, *args):
         super().__init__(*args)
-        self._body = self.policy.fast.sampler
+        self._body = self.policy.fast.sampler(self.policy.model, self.adapter)
         self._waiting = deque(range(len(self.prompts)))
         self._rows: list[int] = []  # in the forward
         self._places: dict[int, int] = {}  # row → its place in the grid, lane · G + seat

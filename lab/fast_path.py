@@ -9,11 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import psutil
 import torch
+from torch import nn
 
 from .blocks import LlamaBody
 from .bodies import Body, HuggingFaceBody
-from .merged import MergedBody, can_merge
+from .merged import MergedBody, can_merge, copy_bytes
 from .rollout import Rollout, pad_left
 
 if TYPE_CHECKING:
@@ -23,15 +25,22 @@ if TYPE_CHECKING:
 # wrong mask or position is off by whole units.
 TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}
 TOLERANCE_ROUNDED = 0.3
+SPARE_MEMORY = 3  # copies that must fit into free memory before one is made
 
 
 @dataclass(frozen=True)
 class FastPath:
-    """The body that makes log-probabilities and the one that samples (None: the plain path), and a sentence for a person."""
+    """The body that makes log-probabilities (None: the plain path), whether a merged copy may sample, and a sentence why."""
 
     body: Body | None
-    sampler: Body | None
+    merges: bool
     reason: str
+
+    def sampler(self, model: nn.Module, adapter: str | None) -> Body:
+        """The body for sampling one batch: a merged copy where memory allows, else the one that makes log-probabilities."""
+        if self.merges and SPARE_MEMORY * copy_bytes(model) < _free_memory(model.device):
+            return MergedBody(model, adapter)
+        return self.body
 
 
 def choose(policy: Policy) -> FastPath:
@@ -45,13 +54,12 @@ def choose(policy: Policy) -> FastPath:
         why = f"it refuses ({type(error).__name__}: {error})"
     if why:
         policy.model.set_attn_implementation(before)
-        return FastPath(None, None, f"Plain path: this architecture does not run with shared prompts, {why}.")
-    if not can_merge(policy.model):
-        return FastPath(body, body, "Fast path: prompts are shared by their group. Checked against the plain path.")
-    own, sampler = LlamaBody(policy.model), MergedBody(policy.model, policy.adapters)
-    body, sampler = (body if _difference(policy, rollout, b) else b for b in (own, sampler))
-    return FastPath(body, sampler, "Fast path: prompts are shared by their group, layers are our own"
-                                   ", a copy with the adapter merged in samples. Checked against the plain path.")
+        return FastPath(None, False, f"Plain path: this architecture does not run with shared prompts, {why}.")
+    if can_merge(policy.model) and not _difference(policy, rollout, own := LlamaBody(policy.model)):
+        merges = not _difference(policy, rollout, MergedBody(policy.model, None))
+        return FastPath(own, merges, "Fast path: prompts are shared by their group and layers are our own. "
+                                     "Checked against the plain path.")
+    return FastPath(body, False, "Fast path: prompts are shared by their group. Checked against the plain path.")
 
 
 @torch.no_grad()
@@ -78,3 +86,7 @@ def _probe(policy: Policy) -> Rollout:
         finished=torch.ones(5, dtype=torch.bool, device=policy.device), sampling_logps=torch.zeros(5, 7, device=policy.device),
         group_ids=torch.tensor([0, 0, 0, 1, 1], device=policy.device), temperature=1.0,
     )
+
+
+def _free_memory(device: torch.device) -> int:
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available

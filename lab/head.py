@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 CHUNK_LOGITS = 2**24  # logits alive at once: 64 MiB in float32
-CHUNK_CACHED = 2**23  # of the frozen head, where a chunk is read several times: small enough for a large cache
+CHUNK_CACHED = 2**22  # of the frozen head, where a chunk is read several times: small enough for a large cache
 
 
 def token_logps(

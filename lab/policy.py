@@ -43,6 +43,7 @@ class Policy:
         self.device = base.device
         self.dtype = base.dtype
         self.load_in_4bit = base.load_in_4bit
+        self.params = base.model.num_parameters()  # of the base: adapters come and go
         self.adapters = Adapters(base.model, source.hub_id or source.name)
         self.eos_ids = _eos_ids(base)
         self.pad_id = _pad_id(base)
@@ -72,7 +73,7 @@ class Policy:
     @property
     def info(self) -> dict[str, Any]:
         """What a person or an event log wants to know about the loaded model."""
-        return dict(model=self.name, params=self.model.num_parameters(), device=str(self.device),
+        return dict(model=self.name, params=self.params, device=str(self.device),
                     dtype=str(self.dtype).removeprefix("torch."), load_in_4bit=self.load_in_4bit,
                     threads=torch.get_num_threads(), bytes=self.model.get_memory_footprint(),
                     adapters=self.adapters.names(), path=self.fast.reason)
@@ -133,7 +134,7 @@ class Policy:
     def decoding(self, prompts: list[list[int]], adapter: str | None, settings: SamplingSettings,
                  generator: torch.Generator) -> Decoding:
         """The decoding loop of one batch of prompts, in the fastest way that was found right for this model."""
-        way = PlainDecoding if self.fast.sampler is None else SharedDecoding
+        way = PlainDecoding if self.fast.body is None else SharedDecoding
         return way(self, prompts, adapter, settings, generator)
 
     def hidden_states(self, ids: Tensor, mask: Tensor, positions: Tensor, cache: Any) -> Tensor:

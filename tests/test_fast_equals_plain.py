@@ -35,7 +35,7 @@ def rollout_of(policy: Policy, groups: list[tuple[int, list[int]]], temperature:
 def use_own_modules(policy: Policy, monkeypatch) -> None:
     """As for a family that has no layers of ours."""
     body = HuggingFaceBody(policy.model, policy.adapters)
-    monkeypatch.setattr(policy, "fast", replace(policy.fast, body=body, sampler=body))
+    monkeypatch.setattr(policy, "fast", replace(policy.fast, body=body, merges=False))
 
 
 SHAPES = {
@@ -118,7 +118,7 @@ def test_shared_decoding_writes_what_plain_decoding_writes(policy, adapter, samp
     if sampler == "own modules":
         use_own_modules(policy, monkeypatch)
     else:
-        assert isinstance(policy.fast.sampler, MergedBody), policy.fast.reason
+        assert isinstance(policy.fast.sampler(policy.model, adapter), MergedBody), policy.fast.reason
     # An eighth of the vocabulary ends a completion, so rows leave the batch one after the other.
     monkeypatch.setattr(policy, "eos_ids", list(range(0, policy.vocab_size, 8)))
     prompts = prompts_of(policy, 9, 4, 17)
@@ -144,7 +144,7 @@ def test_more_tokens_than_one_allocation_of_slots(policy, adapter, monkeypatch):
                         greedy(policy, prompts, adapter, PlainDecoding, max_completion_length=21))
 
 
-def test_the_sampler_follows_every_change_of_its_adapter(policy, adapter):
+def test_each_batch_is_sampled_with_the_adapter_as_it_is_then(policy, adapter):
     prompts = prompts_of(policy, 9)
     first = greedy(policy, prompts, adapter, SharedDecoding)
     base = greedy(policy, prompts, None, SharedDecoding)
