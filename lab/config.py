@@ -15,11 +15,19 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-LOSS_TYPES = ("grpo", "bnpo", "dr_grpo", "dapo")
+from lab.contradictions import contradiction
+
+LOSS_TYPES = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo", "cispo", "sapo", "vespo", "dppo")
+ADVANTAGE_RULES = ("grpo", "rloo", "maxrl", "opo", "rank")
+AGGREGATIONS = ("sum_then_normalize", "normalize_then_sum")
 SCALE_REWARDS = ("group", "batch", "none")
 KL_ESTIMATORS = ("k1", "k2", "k3", "k3_corrected")
+REFERENCES = ("base", "start", "snapshot", "ema")
+DEAD_GROUPS = ("keep", "skip", "resample", "replace")
 DTYPES = ("auto", "float32", "bfloat16")
 SCHEDULES = ("constant", "linear", "cosine")
+ALGORITHMS = ("grpo", "ppo")
+REWARD_FIELDS = ("rewards", "eval_rewards")  # names, or callables in Python
 
 
 class ConfigError(ValueError):
@@ -44,8 +52,7 @@ class RunConfig:
     # -- what is trained on what
     model: str = knob("tiny", "Model", "A name from `grpo-lab models`, a Hugging Face Hub id, or a folder of safetensors.",
                       group="model", simple=True)
-    adapter: str | None = knob(None, "Start from adapter", "A folder with an existing LoRA adapter to go on training. "
-                               "Its frozen start is then the reference.", group="model")
+    adapter: str | None = knob(None, "Start from adapter", "A folder with an existing LoRA adapter to go on training.", group="model")
     task: Any = knob("add2", "Task", "Where prompts come from: a built-in task, a list of rows with a prompt column, "
                      "or a JSONL file.", group="task", simple=True)
     system_prompt: str | None = knob("", "System message", "Put before every prompt. Empty: the model's own default; "
@@ -54,6 +61,12 @@ class RunConfig:
                         "signature. Each completion's reward is their weighted sum.", group="rewards", simple=True)
     reward_weights: tuple[float, ...] | None = knob(None, "Reward weights", "One weight per reward function, in order. "
                                                     "None: all 1.", group="rewards", simple=True, live=True)
+
+    # -- before reinforcement learning
+    cold_start: Any = knob(None, "Cold-start examples", "Worked examples to imitate before reinforcement learning (R1): rows or a JSONL "
+                           "file with prompt and completion, or worked for an arithmetic task's own. None: none (R1-Zero).", group="cold start")
+    cold_start_steps: int = knob(0, "Cold-start steps", "Supervised steps on these examples, as many at a time as there are prompts in "
+                                 "a step. Only completions are learned; the result is then the reference.", group="cold start", low=0)
 
     # -- sampling
     num_generations: int = knob(8, "Group size G", "Completions sampled for each prompt. The advantage compares each with "
@@ -87,11 +100,13 @@ class RunConfig:
                              "which changes its gradient.", group="update", trl="k3_corrected", choices=KL_ESTIMATORS)
     epsilon: float = knob(0.2, "Clip ε", "The ratio of new to old probability counts only between 1 − ε and 1 + ε_high.",
                           group="update", trl=0.2, low=0.0, live=True)
-    epsilon_high: float | None = knob(None, "Clip ε_high", "Upper clip; None: the same as ε. DAPO uses 0.28.", group="update", low=0.0, live=True)
+    epsilon_high: float | None = knob(None, "Clip ε_high", "Upper clip; None: the same as ε. DAPO uses 0.28. For the loss cispo it is "
+                                      "the largest ratio that counts, such as 5.", group="update", low=0.0, live=True)
     delta: float | None = knob(None, "Two-sided clip δ", "Also bounds the ratio of completions with negative advantage "
                                "(INTELLECT-2); None is off.", group="update", low=0.0)
-    loss_type: str = knob("grpo", "Loss", "How token losses are averaged: grpo per completion (the paper), bnpo and dapo over "
-                          "tokens, dr_grpo by a constant length.", group="update", trl="dapo", choices=LOSS_TYPES)
+    loss_type: str = knob("grpo", "Loss", "How token losses are weighed and averaged: grpo per completion (the paper), bnpo and dapo "
+                          "over tokens, dr_grpo by a constant length, luspo not at all. cispo, sapo, vespo and dppo replace the clip.",
+                          group="update", trl="dapo", choices=LOSS_TYPES)
     scale_rewards: str = knob("group", "Advantage scale", "What the centred reward is divided by: the group's std (the paper), "
                               "the batch's, or nothing (Dr. GRPO).", group="update", trl="group", choices=SCALE_REWARDS)
     importance_sampling_level: str = knob("token", "Ratio level", "One ratio per token (GRPO) or one per completion (GSPO).",
@@ -104,6 +119,78 @@ class RunConfig:
     adam_beta1: float = knob(0.9, "Adam β1", "Decay of AdamW's mean of gradients.", group="update", trl=0.9, low=0.0, high=1.0)
     adam_beta2: float = knob(0.99, "Adam β2", "Decay of AdamW's mean of squared gradients.", group="update", trl=0.999, low=0.0, high=1.0)
     max_grad_norm: float = knob(1.0, "Gradient clip", "The gradient is scaled down to this norm.", group="update", trl=1.0, low=0.0)
+
+    # -- PPO
+    algorithm: str = knob("grpo", "Algorithm", "grpo compares a completion with its group. ppo has a critic, on an adapter of its own, "
+                          "that predicts the reward token by token; β then weighs KL in the reward.", group="ppo", choices=ALGORITHMS)
+    gamma: float = knob(1.0, "Discount γ", "PPO: what a reward counts one token earlier.", group="ppo", low=0.0, high=1.0)
+    lam: float = knob(0.95, "GAE λ", "PPO: 0 trusts the critic's next value, 1 only the rewards that came.", group="ppo", low=0.0, high=1.0)
+    cliprange_value: float = knob(0.2, "Value clip", "PPO: how far a value may move from its old self in one update.", group="ppo", low=0.0)
+    critic_learning_rate: float | None = knob(None, "Critic's learning rate", "PPO: step size of the critic; None: the policy's.",
+                                              group="ppo", low=0.0)
+
+    # -- other rules for the advantage
+    advantage_rule: str = knob("grpo", "Advantage rule", "grpo divides by the spread; rloo compares with the others' mean; maxrl divides "
+                               "by the mean, so rare successes count more; opo weighs the mean by length; rank counts wins.",
+                               group="advantage", choices=ADVANTAGE_RULES)
+    multi_objective_aggregation: str = knob("sum_then_normalize", "Several rewards", "Sum the rewards and compare the sums, or compare "
+                                            "each reward by itself and then sum (GDPO), so that a small one is not drowned.",
+                                            group="advantage", trl="sum_then_normalize", choices=AGGREGATIONS)
+
+    # -- other policy terms
+    sapo_temperature_pos: float = knob(1.0, "SAPO τ, better", "Steepness of sapo's soft gate for completions better than their group.",
+                                       group="loss", trl=1.0, low=0.01)
+    sapo_temperature_neg: float = knob(1.05, "SAPO τ, worse", "Steepness of sapo's soft gate for completions worse than their group.",
+                                       group="loss", trl=1.05, low=0.01)
+    vespo_k_pos: float = knob(2.0, "VESPO k, better", "Power of the completion's ratio in vespo's weight, for positive advantages.",
+                              group="loss", trl=2.0, low=0.0)
+    vespo_lambda_pos: float = knob(3.0, "VESPO λ, better", "Decay of vespo's weight with the ratio, for positive advantages.",
+                                   group="loss", trl=3.0, low=0.0)
+    vespo_k_neg: float = knob(3.0, "VESPO k, worse", "Power of the completion's ratio in vespo's weight, for negative advantages.",
+                              group="loss", trl=3.0, low=0.0)
+    vespo_lambda_neg: float = knob(2.0, "VESPO λ, worse", "Decay of vespo's weight with the ratio, for negative advantages.",
+                                   group="loss", trl=2.0, low=0.0)
+    dppo_ratio_cap: float = knob(20.0, "DPPO cap", "Largest weight that a token's ratio may have in dppo, which stops tokens by how far "
+                                 "their probability moved (ε and ε_high).", group="loss", low=1.0)
+    top_entropy_quantile: float = knob(1.0, "Undecided tokens", "Learn only from this share of the tokens, those with the highest "
+                                       "entropy; 0.2 is the 80/20 rule, 1 is all.", group="loss", trl=1.0, low=0.0, high=1.0)
+    entropy_coef: float = knob(0.0, "Entropy bonus", "Weight of the mean entropy in the loss: rewards staying undecided; 0 is off.",
+                               group="loss", trl=0.0, low=0.0, live=True)
+    use_adaptive_entropy: bool = knob(False, "Adaptive bonus", "Raise the bonus while entropy is below its target, lower and rest it "
+                                      "above (Skywork-OR1).", group="loss", trl=False)
+    entropy_target: float = knob(0.2, "Entropy target", "Mean entropy in nats that the adaptive bonus aims at.", group="loss",
+                                 trl=0.2, low=0.0)
+    entropy_coef_delta: float = knob(0.005, "Bonus step", "How much the adaptive bonus changes in one step.", group="loss",
+                                     trl=0.005, low=0.0)
+    entropy_coef_min: float = knob(0.0, "Least bonus", "The adaptive bonus never goes below this.", group="loss", trl=0.0, low=0.0)
+    entropy_coef_max: float = knob(1.0, "Largest bonus", "The adaptive bonus never goes above this.", group="loss", trl=1.0, low=0.0)
+    off_policy_mask_threshold: float | None = knob(None, "Off-policy mask", "Leave out completions with negative advantage that the policy "
+                                                   "has left by more than this many nats per token; None is off.", group="loss", low=0.0)
+
+    # -- the reference
+    kl_placement: str = knob("loss", "Where the KL goes", "Into the loss of every token (GRPO), or off the completion's reward before "
+                             "groups are compared, as earlier methods did.", group="reference", choices=("loss", "reward"))
+    reference: str = knob("start", "Reference", "What KL is measured against: start is the adapter as the run began (for a new adapter the "
+                          "base itself), base the bare model, snapshot and ema follow the policy.", group="reference", choices=REFERENCES)
+    ref_model_sync_steps: int = knob(512, "Renew every", "Steps after which a snapshot or ema reference is brought up to date.",
+                                     group="reference", trl=512, low=1)
+    ref_model_mixup_alpha: float = knob(0.6, "EMA share", "Share of the policy that an ema reference takes over each time.",
+                                        group="reference", trl=0.6, low=0.0, high=1.0)
+
+    # -- groups without signal, and runs that went wrong
+    dead_groups: str = knob("keep", "Dead groups", "keep: only KL acts on them. skip: leave them out. resample: sample new prompts. "
+                            "replace: take prompts that had signal before. Sampling again costs time, which is counted.",
+                            group="signal", choices=DEAD_GROUPS)
+    max_resamples: int = knob(3, "Most rounds", "How often dead groups of one step are sampled again.", group="signal", low=1, high=100)
+    stop_window: int = knob(5, "Stop: over steps", "The rules below look at the mean of so many steps.", group="signal", low=1)
+    stop_reward_drop: float | None = knob(None, "Stop: reward fell by", "Stop when the mean reward is this far below its best; None: off.",
+                                          group="signal", low=0.0, live=True)
+    stop_entropy_below: float | None = knob(None, "Stop: entropy below", "Stop when the policy is this decided (nats per token); "
+                                            "None is off.", group="signal", low=0.0, live=True)
+    stop_kl_above: float | None = knob(None, "Stop: KL above", "Stop when the policy is this far from the reference (nats per token); "
+                                       "None is off.", group="signal", low=0.0, live=True)
+    stop_clipped_above: float | None = knob(None, "Stop: cut off above", "Stop when a larger share of completions is cut off; None is off.",
+                                            group="signal", low=0.0, high=1.0, live=True)
 
     # -- adapter and precision
     lora_r: int = knob(16, "LoRA rank", "Rank of the adapter on every linear layer.", group="adapter", low=1, high=512)
@@ -119,6 +206,19 @@ class RunConfig:
     micro_batch_tokens: int = knob(16384, "Tokens per micro-batch", "Upper limit of tokens in one forward and backward. "
                                    "Changes memory, never the result.", group="adapter", low=64)
 
+    # -- evaluation
+    eval_steps: int = knob(0, "Evaluate every", "Steps between evaluations on held-out prompts; the base is evaluated before the first. "
+                           "0: only on demand.", group="evaluation", low=0)
+    eval_prompts: int = knob(32, "Held-out prompts", "How many held-out prompts an evaluation answers.", group="evaluation", low=1, high=4096)
+    eval_samples: int = knob(8, "Samples for pass@k", "Completions sampled for each held-out prompt beside the greedy one, from which "
+                             "pass@k is estimated. 0: greedy only.", group="evaluation", low=0, high=1024)
+    eval_temperature: float = knob(1.0, "Temperature in evaluation", "For the sampled completions of an evaluation.", group="evaluation",
+                                   low=0.05, high=5.0)
+    eval_rewards: Any = knob(("accuracy",), "Rewards in evaluation", "Reward functions of the evaluation. The first says what is right: "
+                             "0.5 or more.", group="evaluation")
+    held_out_share: float = knob(0.0, "Held-out share", "Part of your own rows kept out of training, for evaluation. Built-in tasks hold "
+                                 "back their own.", group="evaluation", low=0.0, high=0.9)
+
     # -- keeping
     save_steps: int = knob(10, "Checkpoint every", "Steps between checkpoints; resume goes on from the last one.", group="keeping",
                            trl=500, low=1)
@@ -126,7 +226,8 @@ class RunConfig:
                               "number can be opened.", group="keeping")
 
     def __post_init__(self):
-        object.__setattr__(self, "rewards", _as_tuple(self.rewards))
+        for name in REWARD_FIELDS:
+            object.__setattr__(self, name, _as_tuple(getattr(self, name)))
         if self.reward_weights is not None:
             object.__setattr__(self, "reward_weights", tuple(float(w) for w in _as_tuple(self.reward_weights)))
         for f in fields(self):
@@ -136,8 +237,14 @@ class RunConfig:
         if self.reward_weights is not None and len(self.reward_weights) != len(self.rewards):
             raise ConfigError(f"reward_weights has {len(self.reward_weights)} numbers for {len(self.rewards)} reward "
                               f"functions: give one weight per function, in the order of rewards.")
+        if not self.eval_rewards:
+            raise ConfigError("eval_rewards is empty: name at least one reward function, for example accuracy.")
+        if self.cold_start_steps and self.cold_start is None:
+            raise ConfigError(f"cold_start_steps is {self.cold_start_steps} but cold_start names no examples: give examples, or 0 steps.")
         if self.top_k < 0:
             raise ConfigError(f"top_k is {self.top_k}: use 0 for off, or a positive number of tokens.")
+        if sentence := contradiction(self):
+            raise ConfigError(sentence)
 
     @property
     def completions_per_step(self) -> int:
@@ -151,8 +258,10 @@ class RunConfig:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values. Reward callables become the name they are shown under (their code is not stored here)."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
-        values["rewards"] = [reward if isinstance(reward, str) else reward_name(reward) for reward in self.rewards]
-        values["task"] = str(self.task) if isinstance(self.task, Path) else self.task
+        for name in REWARD_FIELDS:
+            values[name] = [reward_name(reward) for reward in values[name]]
+        for name in ("task", "cold_start"):
+            values[name] = str(values[name]) if isinstance(values[name], Path) else values[name]
         return json.loads(json.dumps(values))
 
     @classmethod
@@ -161,7 +270,7 @@ class RunConfig:
         unknown = sorted(set(values) - known)
         if unknown:
             raise ConfigError(f"Unknown setting {', '.join(unknown)}. Known settings: {', '.join(sorted(known))}.")
-        values = {k: tuple(v) if isinstance(v, list) and k in ("rewards", "reward_weights") else v for k, v in values.items()}
+        values = {k: tuple(v) if isinstance(v, list) and k in (*REWARD_FIELDS, "reward_weights") else v for k, v in values.items()}
         return cls(**values)
 
     def replace(self, **changes: Any) -> "RunConfig":

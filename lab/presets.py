@@ -92,32 +92,68 @@ def _hardware() -> list[Preset]:
 
 
 def _papers() -> list[Preset]:
+    def paper(name: str, title: str, why: str, source: str, **settings: Any) -> Preset:
+        return Preset(name, title, why, source, "paper", {**PLAIN_GRPO, **settings})
+
     return [
-        Preset("deepseekmath", "GRPO as first published", "Advantage by the group's mean and std, k3 KL in the loss, one update "
-               "per batch. The paper samples 64 answers of up to 1,024 tokens for each question.",
-               "DeepSeekMath, arXiv 2402.03300", "paper",
-               dict(loss_type="grpo", scale_rewards="group", kl_estimator="k3", beta=0.04, epsilon=0.2, epsilon_high=None,
-                    delta=None, importance_sampling_level="token", num_iterations=1, mask_truncated_completions=False,
-                    num_generations=64)),
-        Preset("r1", "DeepSeek-R1", "Hardly any KL and a clip so wide that it seldom acts. The paper gives answers 32,768 tokens.",
-               "DeepSeek-R1, arXiv 2501.12948", "paper",
-               dict(loss_type="grpo", scale_rewards="group", kl_estimator="k3", beta=0.001, epsilon=10.0, epsilon_high=None,
-                    delta=None, importance_sampling_level="token", num_iterations=1, num_generations=16)),
+        paper("deepseekmath", "GRPO as first published", "Advantage by the group's mean and std, k3 KL in the loss, one update "
+              "per batch. The paper samples 64 answers of up to 1,024 tokens for each question.", "DeepSeekMath, arXiv 2402.03300",
+              beta=0.04, num_generations=64),
+        paper("iterative", "Iterative GRPO", "As first published, in stages: the reference becomes the policy of the stage before. "
+              "The paper's stages are long; here one has 50 steps.", "DeepSeekMath, arXiv 2402.03300, algorithm 1",
+              beta=0.04, num_generations=64, reference="snapshot", ref_model_sync_steps=50),
+        paper("r1", "DeepSeek-R1", "Hardly any KL and a clip so wide that it seldom acts. The paper gives answers 32,768 tokens.",
+              "DeepSeek-R1, arXiv 2501.12948", beta=0.001, epsilon=10.0, num_generations=16),
+        paper("v3.2", "DeepSeek-V3.2", "KL corrected by the ratio, and completions that the policy has left are not pushed down further.",
+              "DeepSeek-V3.2, arXiv 2512.02556", beta=0.001, kl_estimator="k3_corrected", off_policy_mask_threshold=0.5),
         Preset("trl", "TRL's defaults", "What TRL 1.16 does when nothing is set: token-averaged loss, no KL.",
-               "TRL 1.16, GRPOConfig", "paper", trl_defaults()),
-        Preset("dapo", "DAPO", "Clips less above than below, averages over tokens, no KL, cut-off answers left out of the loss. "
-               "The paper gives answers 20,480 tokens.", "DAPO, arXiv 2503.14476", "paper",
-               dict(loss_type="dapo", scale_rewards="group", beta=0.0, epsilon=0.2, epsilon_high=0.28, delta=None,
-                    importance_sampling_level="token", mask_truncated_completions=True, num_generations=16)),
-        Preset("dr-grpo", "Dr. GRPO", "No division by the std and by a constant length: long wrong answers and easy or hard "
-               "questions get no special weight.", "Dr. GRPO, arXiv 2503.20783", "paper",
-               dict(loss_type="dr_grpo", scale_rewards="none", beta=0.0, epsilon=0.2, epsilon_high=None, delta=None,
-                    importance_sampling_level="token", num_generations=8)),
-        Preset("gspo", "GSPO", "One ratio per answer instead of one per token, and so a far narrower clip.",
-               "GSPO, arXiv 2507.18071", "paper",
-               dict(loss_type="grpo", scale_rewards="group", beta=0.0, epsilon=3e-4, epsilon_high=4e-4, delta=None,
-                    importance_sampling_level="sequence", num_generations=8)),
+               "TRL 1.16, GRPOConfig", "paper", {**PLAIN_GRPO, **trl_defaults()}),
+        paper("dapo", "DAPO", "Clips less above than below, averages over tokens, no KL, cut-off answers left out of the loss, dead "
+              "groups sampled again. The paper gives answers 20,480 tokens.", "DAPO, arXiv 2503.14476",
+              loss_type="dapo", epsilon_high=0.28, mask_truncated_completions=True, num_generations=16, dead_groups="resample"),
+        paper("dr-grpo", "Dr. GRPO", "No division by the std and by a constant length: long wrong answers and easy or hard "
+              "questions get no special weight.", "Dr. GRPO, arXiv 2503.20783", loss_type="dr_grpo", scale_rewards="none"),
+        paper("gspo", "GSPO", "One ratio per answer instead of one per token, and so a far narrower clip.",
+              "GSPO, arXiv 2507.18071", epsilon=3e-4, epsilon_high=4e-4, importance_sampling_level="sequence"),
+        paper("luspo", "LUSPO", "GSPO without dividing by the length, so that long answers do not count less.",
+              "LUSPO, arXiv 2602.05261", loss_type="luspo", epsilon=2e-3, epsilon_high=2.5e-3, importance_sampling_level="sequence"),
+        paper("cispo", "CISPO", "The ratio is capped instead of clipped, so that no token loses its gradient.",
+              "MiniMax-M1, arXiv 2506.13585", loss_type="cispo", epsilon_high=5.0),
+        paper("scalerl", "ScaleRL", "CISPO with the batch's spread as the scale.", "ScaleRL, arXiv 2510.13786",
+              loss_type="cispo", epsilon_high=5.0, scale_rewards="batch"),
+        paper("sapo", "SAPO", "A soft gate instead of the clip, steeper for completions worse than their group.",
+              "SAPO, arXiv 2511.20347", loss_type="sapo", sapo_temperature_pos=1.0, sapo_temperature_neg=1.05),
+        paper("vespo", "VESPO", "Each completion is weighed by a smooth function of its ratio that falls off on both sides.",
+              "VESPO, as in TRL 1.16", loss_type="vespo"),
+        paper("dppo", "DPPO", "A token stops when its probability has moved by 0.2, however likely or rare it was.",
+              "DPPO, arXiv 2602.04879", loss_type="dppo", epsilon=0.2, epsilon_high=0.2),
+        paper("intellect-2", "INTELLECT-2", "A second clip at 4 where completions are worse than their group, and little KL.",
+              "INTELLECT-2, arXiv 2505.07291", beta=0.001, delta=4.0),
+        paper("rloo", "RLOO", "Each completion against the mean of the others, without dividing by the spread; KL taken off the reward.",
+              "RLOO, arXiv 2402.14740", advantage_rule="rloo", beta=0.05, kl_placement="reward"),
+        paper("opo", "OPO", "A mean weighted by length as the baseline, no KL, no clip to speak of.", "OPO, arXiv 2505.23585",
+              advantage_rule="opo", scale_rewards="none"),
+        paper("maxrl", "MaxRL", "Divides by the mean reward: a rare success on a hard prompt counts more.", "MaxRL, arXiv 2602.02710",
+              advantage_rule="maxrl"),
+        paper("gdpo", "GDPO", "Each reward is compared by itself before they are summed, so that a small one is not drowned.",
+              "GDPO, arXiv 2601.05242", multi_objective_aggregation="normalize_then_sum"),
+        paper("lite-ppo", "Lite PPO", "The group's mean, but the whole batch's spread, and an average over tokens.",
+              "Lite PPO, arXiv 2508.08221", loss_type="dapo", scale_rewards="batch"),
+        paper("80-20", "The 80/20 rule", "Only the fifth of the tokens at which the policy is least decided is learned from.",
+              "Beyond the 80/20 rule, arXiv 2506.01939", loss_type="dapo", epsilon_high=0.28, top_entropy_quantile=0.2),
+        paper("skywork", "Skywork-OR1", "An entropy bonus that grows while the policy is too decided.", "Skywork-OR1, arXiv 2505.22312",
+              loss_type="dapo", use_adaptive_entropy=True, entropy_target=0.2),
+        paper("2-grpo", "Groups of two", "Two completions per prompt and more prompts: cheap, but most groups are dead where success is "
+              "rare.", "It takes two, arXiv 2510.00977", num_generations=2),
     ]
 
+
+PLAIN_GRPO = dict(
+    loss_type="grpo", scale_rewards="group", advantage_rule="grpo", multi_objective_aggregation="sum_then_normalize", beta=0.0,
+    kl_estimator="k3", kl_placement="loss", reference="start", epsilon=0.2, epsilon_high=None, delta=None,
+    importance_sampling_level="token", num_iterations=1, mask_truncated_completions=False, num_generations=8, dead_groups="keep", top_entropy_quantile=1.0,
+    entropy_coef=0.0, use_adaptive_entropy=False, off_policy_mask_threshold=None,
+)
+"""What every paper's preset starts from, so that none leaves a rule of the one chosen before."""
 
 PRESETS: dict[str, Preset] = {p.name: p for p in (*_first_runs(), *_hardware(), *_papers())}

@@ -33,6 +33,19 @@ def test_any_group_size_from_two_and_any_number_of_prompts():
     ({"loss_type": "ppo2"}, "loss_type is 'ppo2': choose one of grpo"),
     ({"rewards": ()}, "name at least one reward function"),
     ({"reward_weights": (1.0,)}, "1 numbers for 2 reward functions"),
+    ({"loss_type": "vespo", "importance_sampling_level": "sequence"}, "set importance_sampling_level to token"),
+    ({"loss_type": "dppo", "importance_sampling_level": "sequence"}, "set importance_sampling_level to token"),
+    ({"loss_type": "luspo"}, "set importance_sampling_level to sequence"),
+    ({"loss_type": "cispo"}, "for loss_type cispo it is the largest ratio that counts.*set it to 5"),
+    ({"loss_type": "cispo", "epsilon_high": 0.28}, "epsilon_high is 0.28.*would throttle every token"),
+    ({"loss_type": "sapo", "delta": 4.0}, "loss_type sapo has no clip"),
+    ({"delta": 1.1}, "inside the clip at 1 \\+ epsilon = 1.2"),
+    ({"multi_objective_aggregation": "normalize_then_sum", "advantage_rule": "rloo"}, "set advantage_rule to grpo"),
+    ({"multi_objective_aggregation": "normalize_then_sum", "scale_rewards": "none"}, "scale_rewards to group"),
+    ({"multi_objective_aggregation": "normalize_then_sum", "kl_placement": "reward"}, "one total reward"),
+    ({"advantage_rule": "maxrl", "kl_placement": "reward"}, "makes rewards negative"),
+    ({"dead_groups": "skip", "kl_placement": "reward"}, "hardly any group is tied"),
+    ({"entropy_coef_min": 2.0}, "above entropy_coef_max"),
 ])
 def test_contradictions_are_refused_in_a_sentence(settings, words):
     with pytest.raises(ConfigError, match=words):

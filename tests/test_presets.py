@@ -9,7 +9,7 @@ import pytest
 from lab.config import ConfigError, RunConfig
 from lab.models.registry import ModelError
 from lab.models.registry import resolve as resolve_model
-from lab.presets import PRESETS, preset, trl_defaults
+from lab.presets import PLAIN_GRPO, PRESETS, preset, trl_defaults
 from lab.rewards import resolve as resolve_rewards
 from lab.tasks import load_task
 
@@ -36,6 +36,17 @@ def test_papers_leave_model_and_task_alone():
     for chosen in PRESETS.values():
         if chosen.group == "paper":
             assert not {"model", "task", "rewards"} & set(chosen.settings), chosen.name
+
+
+def test_a_papers_preset_leaves_no_rule_of_the_one_chosen_before():
+    papers = [chosen for chosen in PRESETS.values() if chosen.group == "paper"]
+    assert len(papers) >= 15
+    for before in papers:
+        for after in papers:
+            mixed = RunConfig(**{**before.settings, **after.settings})
+            own = after.config()
+            for name in PLAIN_GRPO:
+                assert getattr(mixed, name) == getattr(own, name), (before.name, after.name, name)
 
 
 def test_an_unknown_preset_names_the_known_ones():

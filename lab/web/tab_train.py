@@ -17,8 +17,10 @@ from lab.web.tab_lab import MODELS
 
 ID, LABEL = "train", "Train"
 GROUP_TITLES = {"model": "Model", "task": "Task", "rewards": "Rewards", "sampling": "Sampling", "update": "The update",
-                "adapter": "Adapter and precision", "keeping": "What is kept"}
-PAIRS = ("num_generations", "rewards", "model", "task", "system_prompt", "adapter")  # fields that want the whole width
+                "cold start": "Cold start", "ppo": "PPO", "evaluation": "Evaluation",
+                "advantage": "Other advantages", "loss": "Other policy terms", "reference": "KL and reference",
+                "signal": "Dead groups, stopping by itself", "adapter": "Adapter and precision", "keeping": "What is kept"}
+PAIRS = ("num_generations", "rewards", "model", "task", "system_prompt", "adapter", "eval_rewards")  # fields that want the whole width
 
 
 def build() -> None:
@@ -69,7 +71,7 @@ def _fields(names: list[str], settings: RunConfig, inputs: dict) -> None:
 
 
 def _field(name: str, settings: RunConfig):
-    choices = {"model": list(MODELS), "task": list(BUILTIN_TASKS), "rewards": list(BUILTINS)}.get(name)
+    choices = {"model": list(MODELS), "task": list(BUILTIN_TASKS), "rewards": list(BUILTINS), "eval_rewards": list(BUILTINS)}.get(name)
     return make_field(name, getattr(settings, name), prefix=ID, choices=choices, custom=name in ("model", "task"))
 
 

@@ -1,0 +1,48 @@
+"""Settings that are fine one by one and cannot be meant together, each refused with a sentence that says what to change.
+
+Leaves out ranges and choices of a single setting, which stand with the field in `config`. Standard library only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lab.config import RunConfig
+
+CLIPPED_LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")
+
+
+def contradiction(config: RunConfig) -> str | None:
+    """The first contradiction among the settings, as a sentence; None if there is none."""
+    return next((sentence for holds, sentence in _rules(config) if holds), None)
+
+
+def _rules(c: RunConfig) -> list[tuple[bool, str]]:
+    level, high = c.importance_sampling_level, c.epsilon if c.epsilon_high is None else c.epsilon_high
+    return [
+        (c.loss_type in ("vespo", "dppo") and level == "sequence",
+         f"loss_type is {c.loss_type}, which makes its own weights from single tokens: set importance_sampling_level to token."),
+        (c.loss_type == "luspo" and level == "token",
+         "loss_type is luspo, which is made for one ratio per completion: set importance_sampling_level to sequence."),
+        (c.loss_type == "cispo" and high < 1,
+         f"epsilon_high is {c.epsilon_high}, but for loss_type cispo it is the largest ratio that counts, not a distance from 1: "
+         f"set it to 5, for example. Below 1 it would throttle every token."),
+        (c.delta is not None and c.loss_type not in CLIPPED_LOSSES,
+         f"delta is {c.delta}, but loss_type {c.loss_type} has no clip for it to act on: leave delta at none."),
+        (c.delta is not None and c.delta <= 1 + c.epsilon,
+         f"delta is {c.delta}, inside the clip at 1 + epsilon = {1 + c.epsilon:g}: choose a larger one, such as 4, or none."),
+        (c.multi_objective_aggregation == "normalize_then_sum" and (c.advantage_rule, c.scale_rewards) != ("grpo", "group"),
+         "multi_objective_aggregation is normalize_then_sum, which has its own rule and scaling: set advantage_rule to grpo and "
+         "scale_rewards to group."),
+        (c.kl_placement == "reward" and c.multi_objective_aggregation == "normalize_then_sum",
+         "kl_placement is reward, which needs one total reward to be taken from: set multi_objective_aggregation to "
+         "sum_then_normalize."),
+        (c.kl_placement == "reward" and c.advantage_rule == "maxrl",
+         "kl_placement is reward, which makes rewards negative, and advantage_rule maxrl divides by their mean: set kl_placement "
+         "to loss."),
+        (c.kl_placement == "reward" and c.dead_groups != "keep",
+         f"dead_groups is {c.dead_groups}, but with kl_placement reward hardly any group is tied: set dead_groups to keep."),
+        (c.entropy_coef_min > c.entropy_coef_max,
+         f"entropy_coef_min is {c.entropy_coef_min}, above entropy_coef_max, {c.entropy_coef_max}: exchange them."),
+    ]
