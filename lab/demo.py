@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from lab.frames import running_mean
+from lab.charts import smooth
 from lab.presets import preset
 from lab.store import FILE_NAME, LOCAL_OWNER, Store, open_store
 
@@ -55,7 +55,7 @@ def _train(store: Store, seed: int) -> str:
 
 def _rewards(store: Store, run: str) -> list[float]:
     steps = store.steps_after(run)
-    return list(running_mean([row[1 + steps.columns.index("reward")] for row in steps.rows]))
+    return smooth([row[1 + steps.columns.index("reward")] for row in steps.rows], "mean of 4")
 
 
 if __name__ == "__main__":

@@ -30,7 +30,8 @@ from lab.config import RunConfig
 from lab.errors import CommandError, sentence_of
 from lab.jobs import process_is_there
 from lab.run_folder import RunFolder
-from lab.store import ALIVE_STATUSES, Command, Process, Run, Store, open_store
+from lab.store import ALIVE_STATUSES, Store, open_store
+from lab.store_rows import Command, Process, Run
 
 if TYPE_CHECKING:
     from lab.engine_work import RunWork, SampleWork
@@ -71,8 +72,11 @@ class Engine:
                 break
             else:
                 time.sleep(IDLE_PAUSE)
-        for work in list(self.runs.values()):
-            work.end("stopped", f"Saved at step {work.trainer.step} when the engine ended. Resume goes on from there.")
+        for work in self.runs.values():
+            try:
+                work.end("stopped", f"Saved at step {work.trainer.step} when the engine ended. Resume goes on from there.")
+            except Exception:  # one that cannot be saved must not cost the others
+                traceback.print_exc()
 
     def info(self) -> dict[str, Any]:
         """What the header strip shows; called from the heartbeat's thread."""
@@ -244,8 +248,13 @@ class Models:
             torch.set_num_threads(count or self._threads)
 
     def info(self) -> dict[str, Any]:
-        """The model loaded last."""
-        return self._info
+        """The model loaded last; on a GPU its memory too."""
+        if not str(self._info.get("device", "")).startswith("cuda"):
+            return self._info
+        import torch
+
+        free, total = torch.cuda.mem_get_info()
+        return {**self._info, "device_memory": total - free, "device_memory_total": total}
 
     def _progress(self, share: float | None, text: str) -> None:
         self._engine.loading = {**(self._engine.loading or {}), "share": share, "text": text}

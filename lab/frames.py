@@ -1,12 +1,12 @@
 """Records as pandas DataFrames, with TRL's column names, so that code written for TRL's files reads ours.
 
-Also the two smoothings the lab uses everywhere, and what is derived from stored token arrays (ratio, KL, clipped).
-Leaves out: reading the store (`lab.recorder.open_run`), drawing (`lab.charts`).
+Also what is derived from stored token arrays (ratio, KL, clipped). Leaves out: reading the store (`lab.recorder.open_run`),
+smoothing and drawing (`lab.charts`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,6 @@ import pandas as pd
 from lab.records import Completion, StepRecord
 from lab.store import Steps
 
-REWARD_WINDOW = 4  # the reward that is announced is the mean over this many steps
-KL_WINDOW = 5  # k3 is heavy-tailed: its curve is a median
 MAX_LOG_RATIO = 20.0  # as in lab.grpo
 
 
@@ -44,19 +42,6 @@ def log_history(steps: Steps) -> list[dict[str, float]]:
     """What TRL writes as `log_history` in trainer_state.json: a dict per step, without the metrics it lacks."""
     return [{**{name: value for name, value in zip(steps.columns, row[1:], strict=True) if value is not None}, "step": row[0]}
             for row in steps.rows]
-
-
-def running_mean(values: Sequence[float], window: int = REWARD_WINDOW) -> np.ndarray:
-    """Mean of each value and the `window` − 1 before it (fewer at the start), NaN left out.
-
-    It looks back only, so a point that was drawn never moves when the next step arrives.
-    """
-    return pd.Series(values, dtype=float).rolling(window, min_periods=1).mean().to_numpy()
-
-
-def running_median(values: Sequence[float], window: int = KL_WINDOW) -> np.ndarray:
-    """Median of each value and the `window` − 1 before it: one huge KL estimate does not bend the curve."""
-    return pd.Series(values, dtype=float).rolling(window, min_periods=1).median().to_numpy()
 
 
 def token_values(completion: Completion, config: dict[str, Any]) -> dict[str, np.ndarray]:

@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lab.records import StepRecord
 from lab.run_folder import RunFolder, driver_info
@@ -23,6 +23,7 @@ from lab.store import Run, Store, open_store
 
 if TYPE_CHECKING:
     import pandas as pd
+    import plotly.graph_objects as go
 
     from lab.trainer import Trainer
 
@@ -127,28 +128,32 @@ class OpenRun:
 def watch(steps: Iterable[StepRecord], metrics: tuple[str, ...] = ("reward", "kl")) -> list[StepRecord]:
     """Goes through `steps` (a trainer, or `recording(...)`) and keeps one live figure in the notebook's cell.
 
-    Returns the records. Only in a notebook: needs IPython.
+    Returns the records. `metrics` are those the lab draws; ValueError names them if one is not. Needs IPython.
     """
     from IPython.display import display
 
+    from lab.charts import CURVES
+
+    known = [curve.metric for curve in CURVES]
+    if not set(metrics) <= set(known):
+        raise ValueError(f"Metrics that can be watched: {', '.join(known)}.")
     seen, handle, drawn = [], None, 0.0
     for step in steps:
         seen.append(step)
-        if time.monotonic() - drawn > SECONDS_BETWEEN_DRAWINGS:
+        if handle is None:
+            handle = display(_figure(seen, metrics), display_id=True)
+        elif time.monotonic() - drawn > SECONDS_BETWEEN_DRAWINGS:
+            handle.update(_figure(seen, metrics))
             drawn = time.monotonic()
-            handle = _draw(display, handle, seen, metrics)
-    _draw(display, handle, seen, metrics)
+    if handle is not None:
+        handle.update(_figure(seen, metrics))
     return seen
 
 
-def _draw(display: Any, handle: Any, steps: list[StepRecord], metrics: tuple[str, ...]) -> Any:
-    from plotly.subplots import make_subplots
+def _figure(steps: list[StepRecord], metrics: tuple[str, ...]) -> go.Figure:
+    import pandas as pd
 
-    figure = make_subplots(rows=1, cols=len(metrics), subplot_titles=metrics)
-    for column, metric in enumerate(metrics, start=1):
-        figure.add_scatter(x=[s.step for s in steps], y=[s.metrics.get(metric) for s in steps], name=metric, row=1, col=column)
-    figure.update_layout(height=280, showlegend=False, margin=dict(l=40, r=20, t=40, b=30))
-    if handle is None:
-        return display(figure, display_id=True)
-    handle.update(figure)
-    return handle
+    from lab.charts import part_columns, training_figure
+
+    shown = [*metrics, *(part_columns(steps[0].metrics) if "reward" in metrics else [])]
+    return training_figure(pd.DataFrame([{"step": s.step, **{name: s.metrics.get(name) for name in shown}} for s in steps]))

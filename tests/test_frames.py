@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lab.frames import completions_frame, log_history, metrics_frame, running_mean, running_median, token_values
+from lab.frames import completions_frame, log_history, metrics_frame, token_values
 from lab.records import Completion, Group, StepRecord
 from lab.store import Steps
 
@@ -41,13 +41,6 @@ def test_completions_have_trls_columns_in_trls_order():
     assert frame["step"].tolist() == [1, 1, 2, 2] and frame["completion"].tolist() == ["a", "b"] * 2
     assert math.isnan(frame["judge"][0]) and frame["judge"][1] == 0.25  # not applicable is NaN, as in TRL, never 0
     assert frame["advantage"].tolist() == [0.5, -0.5] * 2 and frame["seen"][0] == "42" and pd.isna(frame["seen"][1])
-
-
-def test_smoothing_looks_back_only():
-    values = [0, 4, 8, 12, 16]
-    assert running_mean(values).tolist() == [0, 2, 4, 6, 10]  # 0, (0+4)/2, (0+4+8)/3, (0+4+8+12)/4, (4+8+12+16)/4
-    assert running_median([1, 1000, 2, 3, 4, 5]).tolist() == [1, 500.5, 2, 2.5, 3, 4]  # the outlier never bends it
-    assert running_mean(values[:3]).tolist() == running_mean(values).tolist()[:3]  # a drawn point never moves
 
 
 def make_completion(advantage):

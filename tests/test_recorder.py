@@ -91,13 +91,20 @@ def test_the_runs_folder_is_the_current_ones_or_the_environments(monkeypatch, tm
     assert default_runs_dir() == tmp_path
 
 
-def test_watching_goes_through_all_steps_and_draws(runs, monkeypatch):
-    drawn = []
-    monkeypatch.setattr("IPython.display.display", lambda figure, display_id: drawn.append(figure))
+def test_watching_goes_through_all_steps_and_keeps_one_figure_up_to_date(runs, monkeypatch):
+    shown = []
+
+    class Handle:
+        def update(self, figure):
+            shown[-1] = figure
+
+    monkeypatch.setattr("IPython.display.display", lambda figure, display_id: shown.append(figure) or Handle())
     steps = list(open_run("three steps", runs).steps())
-    assert watch(iter(steps)) == steps
-    assert [list(trace.x) for trace in drawn[-1].data] == [[1, 2, 3], [1, 2, 3]]
-    assert [trace.name for trace in drawn[-1].data] == ["reward", "kl"]
+    assert watch(iter(steps)) == steps and len(shown) == 1
+    lines = {trace.name: list(trace.y) for trace in shown[0].data if trace.mode == "lines"}
+    assert lines.keys() == {"accuracy", "format", "reward", "kl"} and all(len(y) == 3 for y in lines.values())
+    with pytest.raises(ValueError, match="Metrics that can be watched: reward, kl"):
+        watch(iter(steps), metrics=("luck",))
 
 
 def test_the_package_offers_the_names_people_rely_on():
