@@ -42,6 +42,11 @@ class Adapters:
     def names(self) -> list[str]:
         return list(self._configs)
 
+    def require(self, name: str | None) -> None:
+        """KeyError for a name that nobody added: it would otherwise pass for the base."""
+        if name is not None and name not in self._configs:
+            raise KeyError(f"There is no adapter named {name!r}; there are {', '.join(self._configs) or 'none'}.")
+
     def add(self, name: str, *, r: int, alpha: int, seed: int) -> None:
         """A new adapter that changes nothing yet: A random from `seed`, B zero."""
         config = peft.LoraConfig(
@@ -113,8 +118,7 @@ class Adapters:
     def _switch(self, name: str | None) -> None:
         if name is None:
             return self._switch_off()
-        if name not in self._configs:
-            raise KeyError(f"There is no adapter named {name!r}; there are {', '.join(self._configs) or 'none'}.")
+        self.require(name)
         for layer in self._layers:
             if name != self._active:
                 layer.set_adapter(name)

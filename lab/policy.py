@@ -43,6 +43,7 @@ class Policy:
         self.device = base.device
         self.dtype = base.dtype
         self.load_in_4bit = base.load_in_4bit
+        self.precision = base.precision
         self.params = base.model.num_parameters()  # of the base: adapters come and go
         self.adapters = Adapters(base.model, source.hub_id or source.name)
         self.eos_ids = _eos_ids(base)
@@ -76,7 +77,7 @@ class Policy:
         return dict(model=self.name, params=self.params, device=str(self.device),
                     dtype=str(self.dtype).removeprefix("torch."), load_in_4bit=self.load_in_4bit,
                     threads=torch.get_num_threads(), bytes=self.model.get_memory_footprint(),
-                    adapters=self.adapters.names(), path=self.fast.reason)
+                    adapters=self.adapters.names(), path=self.fast.reason, precision=self.precision)
 
     def add_adapter(self, name: str, *, r: int, alpha: int, seed: int, path: str | None = None) -> None:
         """A fresh adapter (rank `r`, A drawn from `seed`, B zero), or the one in folder `path` to go on training."""
@@ -94,6 +95,7 @@ class Policy:
         Both belong to the distribution softmax(logits / rollout.temperature). Log-probabilities are differentiable in
         the adapter when gradients are on. One forward: use `micro_batches` to bound memory.
         """
+        self.adapters.require(adapter)
         if self.fast.body is None:
             return self.plain_logps(rollout, adapter)
         return self.packed_logps(rollout, adapter, self.fast.body)
@@ -134,6 +136,7 @@ class Policy:
     def decoding(self, prompts: list[list[int]], adapter: str | None, settings: SamplingSettings,
                  generator: torch.Generator) -> Decoding:
         """The decoding loop of one batch of prompts, in the fastest way that was found right for this model."""
+        self.adapters.require(adapter)
         way = PlainDecoding if self.fast.body is None else SharedDecoding
         return way(self, prompts, adapter, settings, generator)
 

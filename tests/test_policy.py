@@ -177,8 +177,9 @@ def test_removing_an_adapter_leaves_the_others_working(policy):
     policy.frozen_logps(rollout, gone, max_tokens=10_000)
     policy.remove_adapter(gone)
     assert torch.equal(policy.frozen_logps(rollout, kept, max_tokens=10_000)[0], expected)
-    with pytest.raises(KeyError, match="no adapter named"):
-        policy.logps(rollout, gone)
+    for use in (lambda: policy.logps(rollout, gone), lambda: roll(policy, gone)):
+        with pytest.raises(KeyError, match="no adapter named"):
+            use()
     policy.remove_adapter(kept)
 
 
@@ -277,6 +278,10 @@ def test_4bit_leaves_embeddings_and_head_unquantised(policy_4bit):
 
 
 # -- loading
+
+
+def test_the_number_of_parameters_is_the_bases(policy, policy_4bit, adapter):
+    assert policy.info["params"] == policy_4bit.info["params"] == 1_832_640
 
 
 def test_every_end_token_counts(policy):
