@@ -2,8 +2,8 @@
 
 The base is read and never written; a copy is made for each batch from the untouched base and the float32 adapter (a tenth
 of a second for 135 million weights) and lives as long as its sampling. On a CPU its matrices lie the way the matrix product
-wants them, which makes decoding a few rows up to twice as fast. A copy in bfloat16 rounds small adapters away, so the trainer logs the gap between the sampler's and its own
-log-probabilities at every step. Weights in 4 bits are never merged.
+wants them, which makes decoding a few rows up to twice as fast. A copy in bfloat16 rounds small adapters away, so the trainer
+logs the gap between the sampler's and its own log-probabilities at every step. Weights in 4 bits are never merged.
 
     S tokens · D hidden · H query heads · K key heads · d head size
 """

@@ -31,11 +31,14 @@ from .rollout import Rollout, SamplingSettings, pad_left
 
 __all__ = ["ModelError", "Policy"]
 
+MACHINE_THREADS = torch.get_num_threads()
+SMALL_MODEL = 20_000_000  # parameters
+
 
 class Policy:
     """A base model with named adapters. Make one with `Policy.load`."""
 
-    def __init__(self, base: Base, source: ModelSource):
+    def __init__(self, base: Base, source: ModelSource, num_threads: int = 0):
         self.name = source.name
         self.system_prompt = source.system_prompt  # what a run that names none sends; None leaves it to the chat template
         self.model = base.model
@@ -45,6 +48,7 @@ class Policy:
         self.load_in_4bit = base.load_in_4bit
         self.precision = base.precision
         self.params = base.model.num_parameters()  # of the base: adapters come and go
+        self.use_threads(num_threads)
         self.adapters = Adapters(base.model, source.hub_id or source.name)
         self.eos_ids = _eos_ids(base)
         self.pad_id = _pad_id(base)
@@ -64,12 +68,21 @@ class Policy:
              num_threads: int = 0, progress: Progress | None = None) -> Policy:
         """Load a model by registry name, Hub id or folder, fetching it first if needed. Raises ModelError.
 
-        `num_threads` 0 leaves torch's own choice. `progress` is told the share done and what is happening.
+        `num_threads` as in `use_threads`. `progress` is told the share done and what is happening.
         """
-        if num_threads:
-            torch.set_num_threads(num_threads)
         source = resolve(model)
-        return cls(load_base(fetch(source, progress), dtype=dtype, load_in_4bit=load_in_4bit, device=device), source)
+        base = load_base(fetch(source, progress), dtype=dtype, load_in_4bit=load_in_4bit, device=device)
+        return cls(base, source, num_threads)
+
+    def use_threads(self, num_threads: int) -> None:
+        """Set torch's CPU threads for this model; 0 takes one for a small model and all of them for others.
+
+        Several threads hardly help matrices this small, and they wait for each other: on a busy machine a step of the
+        tiny model with two threads was measured to take ten times as long as with one.
+        """
+        count = num_threads or (1 if self.params < SMALL_MODEL else MACHINE_THREADS)
+        if torch.get_num_threads() != count:
+            torch.set_num_threads(count)
 
     @property
     def info(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ trained and never modified; embeddings and head keep the dtype they are loaded i
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +15,11 @@ from typing import Any
 
 import torch
 import transformers
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
+
+from lab import precision
 
 from .registry import ModelError
-
-FLOAT32_UP_TO = 1_000_000_000  # parameters; above it a float32 base does not fit an ordinary laptop
 
 
 @dataclass(frozen=True)
@@ -30,12 +31,13 @@ class Base:
     device: torch.device
     dtype: torch.dtype
     load_in_4bit: bool
+    precision: str  # why this dtype, in a sentence
 
 
 def load_base(folder: Path, *, dtype: str = "auto", load_in_4bit: bool | None = None, device: str = "auto") -> Base:
     """Load a causal language model for training adapters on it.
 
-    `dtype` auto is bfloat16 on CUDA and for models above 1e9 parameters, float32 otherwise. `load_in_4bit` None is on
+    `dtype` auto takes what `lab.precision` finds best here. `load_in_4bit` None is on
     for CUDA where bitsandbytes is installed, else off; 4 bits are NF4 with double quantisation (QLoRA, arXiv
     2305.14314). Raises ModelError with one sentence for a person.
     """
@@ -44,12 +46,13 @@ def load_base(folder: Path, *, dtype: str = "auto", load_in_4bit: bool | None = 
     try:
         with _without_progress_bar():
             tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-            model = _load_4bit(folder, dtype, place) if four_bit else _load_plain(folder, dtype, place)
+            chosen = _precision(folder, dtype, place)
+            model = (_load_4bit if four_bit else _load_plain)(folder, chosen.dtype, place)
     except (OSError, RuntimeError, MemoryError, ValueError, ImportError, SafetensorError) as error:
         raise ModelError(explain(error, folder)) from error
     model.requires_grad_(False)
     model.eval()
-    return Base(model, tokenizer, place, model.get_input_embeddings().weight.dtype, four_bit)
+    return Base(model, tokenizer, place, model.get_input_embeddings().weight.dtype, four_bit, chosen.reason)
 
 
 def pick_device(device: str) -> torch.device:
@@ -93,13 +96,11 @@ def _without_progress_bar() -> Iterator[None]:
             transformers.utils.logging.enable_progress_bar()
 
 
-def _load_plain(folder: Path, dtype: str, device: torch.device) -> transformers.PreTrainedModel:
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype="auto", **_ALWAYS)
-    return model.to(dtype=_resolve_dtype(dtype, device, model.num_parameters()), device=device)
+def _load_plain(folder: Path, dtype: torch.dtype, device: torch.device) -> transformers.PreTrainedModel:
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **_ALWAYS).to(device=device)
 
 
-def _load_4bit(folder: Path, dtype: str, device: torch.device) -> transformers.PreTrainedModel:
-    compute = _resolve_dtype(dtype, device, parameters=0)
+def _load_4bit(folder: Path, compute: torch.dtype, device: torch.device) -> transformers.PreTrainedModel:
     settings = transformers.BitsAndBytesConfig(
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=compute
     )
@@ -127,11 +128,20 @@ def keep_4bit_weights_differentiable(model: torch.nn.Module) -> None:
             module.support_avx512bf16_for_cpu = False
 
 
-def _resolve_dtype(dtype: str, device: torch.device, parameters: int) -> torch.dtype:
+def _precision(folder: Path, dtype: str, device: torch.device) -> precision.Precision:
     if dtype != "auto":
-        return getattr(torch, dtype)
-    half = device.type == "cuda" or parameters > FLOAT32_UP_TO
-    return torch.bfloat16 if half else torch.float32
+        return precision.Precision(getattr(torch, dtype), f"{dtype}, as asked for.")
+    config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False).get_text_config()
+    return precision.choose(device, _parameters(folder), config.hidden_size)
+
+
+def _parameters(folder: Path) -> int:
+    """How many weights the files hold, from their headers alone."""
+    count = 0
+    for file in folder.glob("*.safetensors"):
+        with safe_open(file, framework="pt") as tensors:
+            count += sum(math.prod(tensors.get_slice(key).get_shape()) for key in tensors.keys())  # noqa: SIM118
+    return count
 
 
 def explain(error: BaseException, folder: Path) -> str:
