@@ -201,7 +201,7 @@ class RunConfig:
                                      group="adapter")
     device: str = knob("auto", "Device", "auto takes CUDA if there is one, then MPS, else CPU.", group="adapter",
                        choices=("auto", "cpu", "cuda", "mps"))
-    num_threads: int = knob(0, "CPU threads", "0: as many as the machine offers. Stored with the run: results on CPU depend on it.",
+    num_threads: int = knob(0, "CPU threads", "0: one for a small model, as many as the machine offers for others. Results on CPU depend on it.",
                             group="adapter", low=0)
     micro_batch_tokens: int = knob(16384, "Tokens per micro-batch", "Upper limit of tokens in one forward and backward. "
                                    "Changes memory, never the result.", group="adapter", low=64)

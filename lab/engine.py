@@ -220,7 +220,6 @@ class Models:
     def __init__(self, engine: Engine):
         self._engine = engine
         self._loaded: dict[tuple, Policy] = {}
-        self._threads: int | None = None  # torch's own choice, once torch is there
         self._info: dict[str, Any] = {}
 
     def get(self, config: RunConfig) -> Policy:
@@ -238,14 +237,6 @@ class Models:
                 self._engine.loading = None
             self._info = {name: value for name, value in self._loaded[key].info.items() if name != "adapters"}
         return self._loaded[key]
-
-    def use_threads(self, count: int) -> None:
-        """A run's results on CPU depend on its threads, so each turn sets its own. 0: torch's own choice."""
-        import torch
-
-        self._threads = self._threads or torch.get_num_threads()
-        if torch.get_num_threads() != (count or self._threads):
-            torch.set_num_threads(count or self._threads)
 
     def info(self) -> dict[str, Any]:
         """The model loaded last; on a GPU its memory too."""

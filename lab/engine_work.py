@@ -32,8 +32,8 @@ def start_run(engine: Engine, run: Run, *, resume: bool) -> RunWork:
     store, folder = engine.store, RunFolder(engine.store, run.id)
     checkpoint = folder.checkpoints()[-1][1] if resume and folder.checkpoints() else None
     config = RunConfig.from_dict(run.config)
-    engine.models.use_threads(config.num_threads)
     policy = engine.models.get(config)
+    policy.use_threads(config.num_threads)
     if checkpoint:
         trainer = Trainer.load(checkpoint, policy=policy, adapter=run.id)
     else:
@@ -91,7 +91,7 @@ class RunWork:
     def advance(self) -> None:
         """Takes one event from the trainer. A failure is stored and ends the run, nothing else."""
         try:
-            self._engine.models.use_threads(self.trainer.config.num_threads)
+            self.trainer.policy.use_threads(self.trainer.config.num_threads)
             event = next(self.trainer.events(), None)
             self._take(event)
         except Exception as error:
@@ -194,8 +194,8 @@ class SampleWork:
         args = self.command.args
         rows = _rows(args)
         config, adapter_run = self._config(args)
-        self._engine.models.use_threads(config.num_threads)
         policy = self._engine.models.get(config)
+        policy.use_threads(config.num_threads)
         adapter, step = self._adapter(policy, config, adapter_run)
         self._store.start_rollout(self._rollout, prompts=[str(row["prompt"]) for row in rows], adapter_step=step, settings=config.to_dict())
         live = LiveTexts(self._store, self._rollout)
