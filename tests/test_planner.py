@@ -1,0 +1,81 @@
+"""The plan's numbers, by hand where a hand can follow, and what it decides."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lab.assets import asset
+from lab.config import RunConfig
+from lab.planner import ModelShape, Speed, plan
+
+SMOLLM2 = dict(model_type="llama", num_hidden_layers=30, hidden_size=576, intermediate_size=1536, num_attention_heads=9,
+               num_key_value_heads=3, vocab_size=49152, tie_word_embeddings=True)
+QWEN_1_5B = dict(model_type="qwen2", num_hidden_layers=28, hidden_size=1536, intermediate_size=8960, num_attention_heads=12,
+                 num_key_value_heads=2, vocab_size=151936, tie_word_embeddings=True)
+
+
+def planned(shape=SMOLLM2, memory=None, four_bit=False, device="cpu", speed=None, correction=1.0, **settings):
+    config = RunConfig(**dict(num_generations=8, prompts_per_step=1, max_completion_length=64) | settings)
+    return plan(config, ModelShape.of(shape), prompt_tokens=60, device=device, dtype="bfloat16", load_in_4bit=four_bit,
+                memory=memory, speed=speed, correction=correction)
+
+
+def test_sizes_of_a_known_model():
+    shape = ModelShape.of(SMOLLM2)
+    # A layer: q and o 576 · 576, k and v 576 · 192, three of 576 · 1536; 30 layers. PEFT counts 4,884,480 weights at r = 16.
+    assert shape.linear == 30 * (2 * 576 * 576 + 2 * 576 * 192 + 3 * 576 * 1536) == 106_168_320
+    assert shape.lora(16) == 4_884_480
+    assert shape.embeddings == 28_311_552
+
+
+def test_the_tiny_models_own_config_is_read():
+    shape = ModelShape.of(json.loads((asset("models/tiny") / "config.json").read_text()))
+    assert (shape.layers, shape.hidden, shape.key_width) == (4, 192, 192)
+
+
+def test_parts_by_hand():
+    made = planned()
+    assert made.parts["weights"] == 2 * (106_168_320 + 28_311_552)
+    assert made.parts["adapter"] == 16 * 4_884_480
+    # keys and values of 60 + 8 · 64 tokens, 30 layers, 192 wide, float32
+    assert made.parts["cache"] == 2 * 30 * 192 * 572 * 4
+    # per token and layer: 2 · 576 + 2 · 576 + 2 · 192 + 2 · 1536 + 7 · 16 numbers of 2 bytes and two of 4
+    assert made.parts["activations"] == 572 * 30 * (5872 * 2 + 8)
+    assert made.peak == max(made.sampling, made.training)
+
+
+def test_four_bits_shrink_only_the_layers_and_are_never_copied():
+    made = planned(four_bit=True)
+    assert made.parts["weights"] == 0.516 * 106_168_320 + 2 * 28_311_552
+    assert made.parts["copy"] == 0
+
+
+def test_less_memory_means_smaller_micro_batches_then_layers_computed_twice_then_no():
+    big = dict(shape=QWEN_1_5B, device="cuda", four_bit=True, max_completion_length=512, prompts_per_step=4)
+    plans = [planned(memory=gb * 1e9, **big) for gb in (80, 24, 4, 2)]
+    assert [p.fits for p in plans] == [True, True, True, False]
+    assert [p.checkpointing for p in plans[:3]] == [False, False, True]
+    assert plans[1].micro_batch_tokens < plans[0].micro_batch_tokens
+    assert all(p.peak <= gb * 1e9 for p, gb in zip(plans[:3], (80, 24, 4), strict=True))
+    assert "more than there is" in plans[3].sentence
+
+
+def test_settings_that_grow_grow_the_plan():
+    base = planned().peak
+    assert planned(num_generations=16).peak > base
+    assert planned(max_completion_length=256).peak > base
+    assert planned(lora_r=64).peak > base
+
+
+def test_measured_memory_corrects_the_next_plan():
+    assert planned(correction=1.2).peak == pytest.approx(1.2 * planned().peak)
+    assert planned().beside(2.1e9, 4.2).endswith("measured 2.1 GB and 4.2 s.")
+
+
+def test_seconds_follow_the_machine():
+    # Twice the speed in both respects, half of the time.
+    slow, fast = planned(speed=Speed(1e11, 5e9)), planned(speed=Speed(2e11, 1e10))
+    assert slow.seconds == pytest.approx(2 * fast.seconds)
+    assert planned().seconds is None
