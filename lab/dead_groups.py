@@ -5,6 +5,8 @@ With a reward of 0 or 1 and success probability p, G completions all fail or all
 
 from __future__ import annotations
 
+DEAD_TOLERANCE = 1e-6  # of a group's std, in reward units: float32 sums of equal weighted rewards differ by less than this
+
 
 def tied_probability(p: float, num_generations: int) -> float:
     """p^G + (1 − p)^G, the probability that a group of `num_generations` is tied.

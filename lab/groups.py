@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-DEAD_TOLERANCE = 1e-6  # in reward units: float32 sums of equal weighted rewards differ by less than this
+from .dead_groups import DEAD_TOLERANCE
 
 
 class GroupStats(NamedTuple):

@@ -24,7 +24,9 @@ class Completion:
     reward: float | None = None  # scoring: weighted sum over the applicable functions
     advantage: float | None = None  # trainer
     extra: dict[str, Any] = field(default_factory=dict)  # scoring: what a reward function logged with log_extra
-    arrays: dict[str, np.ndarray] = field(default_factory=dict)  # sampling_logps; old_logps, logps, ref_logps, entropy
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)  # sampling_logps; old_logps, logps, ref_logps, entropy;
+    # advantages where step rewards give each token its own
+    steps: dict[str, list[tuple[int, float]]] = field(default_factory=dict)  # scoring: step rewards (character where it ends, value)
 
 
 @dataclass
@@ -49,9 +51,21 @@ class StepRecord:
     metrics: dict[str, float]
     groups: list[Group]
     iteration: int = 0  # which use of the rollout this was, from 0 (num_iterations > 1)
+    stopped: str | None = None  # why the run ends here by itself, in a sentence (the stop_… settings)
 
 
-# -- events: what `Trainer.events()` and `sample_group()` yield; StepRecord is one of them
+@dataclass
+class EvaluationRecord:
+    """Held-out prompts answered and scored, nothing learned from them. Same prompts and seed each time, so records compare."""
+
+    step: int  # optimiser steps the adapter had done
+    adapter: str  # "base" or "tuned"
+    metrics: dict[str, float]  # eval_accuracy, eval_pass@k, and TRL's names with TRL's prefix eval_
+    greedy: list[Group]  # one completion per prompt, without chance
+    sampled: list[Group]  # `eval_samples` per prompt; empty if that is 0
+
+
+# -- events: what `Trainer.events()` and `sample_group()` yield; StepRecord and EvaluationRecord are two of them
 
 
 @dataclass
@@ -101,4 +115,22 @@ class CheckpointSaved:
     path: str
 
 
-Event = TokensSampled | GroupSampled | GroupScored | AwaitingScores | ScoringFailed | CheckpointSaved | StepRecord
+@dataclass
+class EvaluationProgress:
+    """Held-out prompts are being answered: a share from 0 to 1 is done."""
+
+    step: int
+    share: float
+
+
+@dataclass
+class ColdStartStep:
+    """One supervised step on given examples, before the first step of reinforcement learning."""
+
+    step: int  # from 1
+    of: int
+    loss: float  # mean negative log-probability per completion token, in nats
+
+
+Event = (TokensSampled | GroupSampled | GroupScored | AwaitingScores | ScoringFailed | CheckpointSaved | StepRecord
+         | EvaluationProgress | EvaluationRecord | ColdStartStep)

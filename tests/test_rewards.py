@@ -10,11 +10,13 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+import torch
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lab.groups import combine_rewards
 from lab.records import Completion, Group
-from lab.rewards import BUILTINS, RewardError, RewardNotFound, TrainerState, resolve, score, text_of, total
+from lab.rewards import BUILTINS, RewardError, RewardNotFound, TrainerState, group_totals, resolve, score, text_of
 from lab.rewards.extract import as_number, last_boxed, last_number, same_answer, tagged
 from lab.rewards.resolve import parse_call
 
@@ -187,6 +189,41 @@ def test_a_column_called_like_a_parameter_of_a_builtin_does_no_harm():
     assert values("accuracy(source='number')", ["so 4", "5"], answer="4", source="a textbook") == [1.0, 0.0]
 
 
+# -- rewards of single steps
+
+
+def test_a_function_may_judge_steps_by_where_they_end():
+    made = scored([lambda completions, **k: [[(7, 0.0), (3, 1.0)], None, []]], ["abc defg", "x", "y"])
+    assert [c.steps.get("<lambda>") for c in made.completions] == [[(3, 1.0), (7, 0.0)], None, []]
+    assert [c.reward for c in made.completions] == [0.5, None, None]  # the mean of its steps
+
+
+def test_equal_totals_with_different_steps_are_no_dead_group():
+    made = scored([lambda completions, **k: [[(1, 1.0), (2, 0.0)], [(1, 0.0), (2, 1.0)]]], ["ab", "cd"])
+    assert made.std == 0.0 and made.dead is False
+    assert scored([lambda completions, **k: [[(1, 1.0)], [(2, 1.0)]]], ["ab", "cd"]).dead is True
+
+
+@pytest.mark.parametrize(("returned", "words"), [
+    ([[(9, 1.0)], None], "ends at 9; expected a character position from 1 to 2"),
+    ([[(0, 1.0)], None], "ends at 0"),
+    ([[(1, math.nan)], None], "returned nan"),
+    ([[(1, None)], None], "without a value"),
+    ([[(1, 1.0)], 0.5], "gave steps for another completion"),
+    ([[(1, 1.0)]], "returned 1 values for 2"),
+])
+def test_steps_that_cannot_be_used_are_refused_in_a_sentence(returned, words):
+    with pytest.raises(RewardError, match=words):
+        scored([lambda completions, **k: returned], ["ab", "cd"])
+
+
+def test_the_builtin_steps_reward_can_judge_each_equation_where_it_ends():
+    made = scored(["steps(each=True)"], ["7+5=12, 12-3=8.", "no working"])
+    assert [c.steps.get("steps") for c in made.completions] == [[(6, 1.0), (14, 0.0)], None]
+    assert [c.reward for c in made.completions] == [0.5, None]
+    assert scored(["steps"], ["7+5=12, 12-3=8.", "no working"]).completions[1].reward == 0.0
+
+
 # -- totals
 
 
@@ -197,12 +234,31 @@ def test_the_total_is_the_weighted_sum():
 
 
 def test_none_is_not_a_zero():
-    # the second function does not apply to b: b's total is .8·.5 scaled by (.8 + .2)/.8 = .5, not .4
-    assert total([0.5, None], [0.8, 0.2]) == pytest.approx(0.5)
-    assert total([None, None], [0.8, 0.2]) is None
-    assert total([None, 1.0], [1.0, 0.0]) == 0.0
+    # the second function applies to nobody: its weight goes to the first, .8·.5·(.8 + .2)/.8 = .5, not .4
+    assert group_totals([[0.5, None], [1.0, None]], [0.8, 0.2]) == pytest.approx([0.5, 1.0])
+    # it applies to the first alone: the second gets the group's mean of it, .8·1 + .2·.5
+    assert group_totals([[0.5, 0.5], [1.0, None]], [0.8, 0.2]) == pytest.approx([0.5, 0.9])
+    assert group_totals([[None, None], [1.0, 1.0]], [0.8, 0.2]) == [None, 1.0]
+    assert group_totals([[None, 1.0]], [1.0, 0.0]) == [None]  # what applies has no weight
     # a penalty's weight counts by its size: (2·1) · (2 + 1)/2 = 3
-    assert total([1.0, None], [2.0, -1.0]) == 3.0
+    assert group_totals([[1.0, None]], [2.0, -1.0]) == [3.0]
+
+
+VALUES = st.one_of(st.none(), st.floats(-10, 10, width=32))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(1, 3).flatmap(lambda f: st.tuples(
+    st.lists(st.floats(-3, 3, width=32).map(lambda w: 0.0 if abs(w) < 1e-3 else w), min_size=f, max_size=f),
+    st.lists(st.lists(st.lists(VALUES, min_size=f, max_size=f), min_size=1, max_size=5), min_size=1, max_size=3))))
+def test_the_page_and_the_algorithm_mean_the_same_by_none(drawn):
+    weights, groups = drawn
+    rows = [[math.nan if value is None else value for value in row] for group in groups for row in group]
+    ids = [g for g, group in enumerate(groups) for _ in group]
+    theirs = combine_rewards(torch.tensor(rows, dtype=torch.float64), torch.tensor(weights, dtype=torch.float64),
+                             group_ids=torch.tensor(ids)).tolist()
+    ours = [total for group in groups for total in group_totals(group, weights)]
+    assert [math.nan if value is None else value for value in ours] == pytest.approx(theirs, rel=1e-9, abs=1e-9, nan_ok=True)
 
 
 def test_a_completion_without_any_reward_is_left_out_of_mean_and_std():
@@ -221,7 +277,7 @@ def test_equal_rewards_make_a_dead_group_despite_float_noise():
     made = scored([lambda completions, **k: [0.3, 0.1 + 0.2, 0.3]], list("abc"))
     assert made.dead is True
     assert scored([lambda completions, **k: [None, None]], list("ab")).dead is True
-    assert scored([lambda completions, **k: [0.0, 1e-6]], list("ab")).dead is False
+    assert scored([lambda completions, **k: [0.0, 1e-5]], list("ab")).dead is False
 
 
 @given(st.lists(st.floats(-100, 100), min_size=2, max_size=16))

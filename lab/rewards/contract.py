@@ -5,6 +5,10 @@ task's rows, `trainer_state`, `log_extra(column, values)` and `log_metric(name, 
 per completion, directly or as a coroutine. (TRL 1.16, `GRPOTrainer._calculate_rewards`.) TRL demands `**kwargs`; here a
 function without it gets what it names.
 
+Beyond TRL, a function may judge single steps (process supervision, DeepSeekMath §4.1.3): for a completion it then
+returns a list of `(end, value)`, where a step's text ends before character `end` of the completion. Each token gets the
+steps that end at or after it; the mean of the values is the completion's reward from this function.
+
 Prompts and completions arrive as lists of messages, `[{"role": "assistant", "content": text}]`, as TRL gives them for
 chat prompts. A function that says `completions: list[str]` gets plain strings, and so does one whose first call breaks
 because it took a completion for a string (`completion.split()`, `re.search(..., completion)`, `len(completion)`):
@@ -67,6 +71,7 @@ class Outcome:
     """What one function said about a batch."""
 
     values: list[float | None]
+    steps: list[list[tuple[int, float]] | None]  # of each completion; None where the function judged it as a whole
     extra: dict[str, list[Any]] = field(default_factory=dict)  # log_extra: one value per completion
     metrics: dict[str, float] = field(default_factory=dict)  # log_metric: averaged over its calls
 
@@ -162,7 +167,10 @@ def _call_in_form(name: str, function: Callable, batch: Batch, form: Callable) -
     except Exception as error:
         raise RewardError(name, None, f"raised {type(error).__name__}: {error}{_line_of(error)}") from error
     metrics = {metric: math.fsum(values) / len(values) for metric, values in logged.items()}
-    return Outcome(checked_values(name, returned, len(batch)), extra, metrics)
+    steps = _checked_steps(name, returned, batch.texts)
+    if steps is not None:
+        return Outcome([_mean_value(found) for found in steps], steps, extra, metrics)
+    return Outcome(checked_values(name, returned, len(batch)), [None] * len(batch), extra, metrics)
 
 
 def _call_as_text_or_list(name: str, function: Callable, batch: Batch) -> tuple[Outcome, Callable]:
@@ -255,6 +263,37 @@ def _checked_value(name: str, row: int, value: Any) -> float | None:
     if not math.isfinite(number):
         raise RewardError(name, row, f"returned {number}; expected a finite number or None.")
     return number
+
+
+def _checked_steps(name: str, returned: Any, texts: list[str]) -> list[list[tuple[int, float]] | None] | None:
+    """Step rewards in order of their ends, None for a completion they do not apply to; None if the function gave none at all."""
+    if not isinstance(returned, (list, tuple)) or not any(map(_are_steps, returned)):
+        return None
+    if len(returned) != len(texts):
+        raise RewardError(name, None, f"returned {len(returned)} values for {len(texts)} completions; expected one each.")
+    return [None if found is None else _checked_row_of_steps(name, row, found, len(texts[row])) for row, found in enumerate(returned)]
+
+
+def _checked_row_of_steps(name: str, row: int, found: Any, length: int) -> list[tuple[int, float]]:
+    if not _are_steps(found):
+        raise RewardError(name, row, f"returned {_kind(found)}; it gave steps for another completion, so here too a list of "
+                                     f"(end, value) or None is expected.")
+    for end, _ in found:
+        if not isinstance(end, int) or isinstance(end, bool) or not 0 < end <= length:
+            raise RewardError(name, row, f"has a step that ends at {end!r}; expected a character position from 1 to {length}, the "
+                                         f"length of the completion.")
+    steps = [(end, _checked_value(name, row, value)) for end, value in found]
+    if any(value is None for _, value in steps):
+        raise RewardError(name, row, "has a step without a value; leave out steps that cannot be judged.")
+    return sorted(steps)
+
+
+def _are_steps(found: Any) -> bool:
+    return isinstance(found, (list, tuple)) and all(isinstance(step, (list, tuple)) and len(step) == 2 for step in found)
+
+
+def _mean_value(steps: list[tuple[int, float]] | None) -> float | None:
+    return math.fsum(value for _, value in steps) / len(steps) if steps else None
 
 
 def _kind(value: Any) -> str:

@@ -9,11 +9,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from lab.dead_groups import DEAD_TOLERANCE
 from lab.records import Completion, Group
 from lab.rewards.contract import Batch, RewardError, TrainerState, call
 from lab.rewards.resolve import Reward
-
-DEAD_TOLERANCE = 1e-8  # rewards closer than this (relative above 1) are equal: float noise is not a difference
 
 
 def score(rewards: Sequence[Reward], weights: Sequence[float] | None, groups: Sequence[Group], *,
@@ -33,45 +32,73 @@ def score(rewards: Sequence[Reward], weights: Sequence[float] | None, groups: Se
 
     metrics: dict[str, float] = {}
     for completion in completions:
-        completion.rewards, completion.extra = {}, {}
+        completion.rewards, completion.extra, completion.steps = {}, {}, {}
     for name, outcome in outcomes.items():
         metrics.update(outcome.metrics)
         for row, completion in enumerate(completions):
             completion.rewards[name] = outcome.values[row]
             completion.extra.update({column: values[row] for column, values in outcome.extra.items()})
-    for completion in completions:
-        completion.reward = total(list(completion.rewards.values()), weights)
+            if outcome.steps[row] is not None:
+                completion.steps[name] = outcome.steps[row]
     for group in groups:
+        totals = group_totals([list(completion.rewards.values()) for completion in group.completions], weights)
+        for completion, total in zip(group.completions, totals, strict=True):
+            completion.reward = total
         summarise(group)
     return metrics
 
 
-def total(values: Sequence[float | None], weights: Sequence[float]) -> float | None:
-    """Σ w·r over the functions that apply, times Σ|w| of all over Σ|w| of those; None if none applies.
+def group_totals(rows: Sequence[Sequence[float | None]], weights: Sequence[float]) -> list[float | None]:
+    """One total for each completion of a group from its rewards, one row each: Σ w·r, where None is not applicable.
 
-    So a function that says None neither raises nor lowers the total: the others speak for it. With no None the factor
-    is 1 and this is TRL's weighted sum; TRL counts None as 0 instead.
+    A function that applies to nobody in the group leaves its weight to the others: times Σ|w| of all over Σ|w| of those
+    that apply. A completion that alone lacks a function gets the group's mean of it. A completion to which no function
+    with a weight applies has no total. Without any None this is TRL's weighted sum; TRL counts None as 0 instead. The
+    same rule as `groups.combine_rewards`, in plain Python.
+
+    >>> group_totals([[1.0, 0.5], [1.0, None]], [1.0, 3.0]), group_totals([[1.0, None], [0.0, None]], [1.0, 3.0])
+    ([2.5, 2.5], [4.0, 0.0])
     """
-    applicable = [(weight, value) for weight, value in zip(weights, values, strict=True) if value is not None]
-    if not applicable:
+    means = [_mean_of_given(column) for column in zip(*rows, strict=True)]
+    available = math.fsum(abs(weight) for weight, mean in zip(weights, means, strict=True) if mean is not None)
+    if not available:
+        return [None] * len(rows)
+    left = math.fsum(map(abs, weights)) / available
+    return [_total(row, weights, means, left) for row in rows]
+
+
+def _total(row: Sequence[float | None], weights: Sequence[float], means: Sequence[float | None], left: float) -> float | None:
+    if not any(weight and value is not None for weight, value in zip(weights, row, strict=True)):
         return None
-    plain_sum = math.fsum(weight * value for weight, value in applicable)
-    if len(applicable) == len(weights):
-        return plain_sum
-    available = math.fsum(abs(weight) for weight, _ in applicable)
-    return plain_sum * math.fsum(abs(weight) for weight in weights) / available if available else 0.0
+    filled = [mean if value is None else value for value, mean in zip(row, means, strict=True)]
+    return left * math.fsum(weight * value for weight, value in zip(weights, filled, strict=True) if value is not None)
+
+
+def _mean_of_given(column: Sequence[float | None]) -> float | None:
+    given = [value for value in column if value is not None]
+    return math.fsum(given) / len(given) if given else None
 
 
 def summarise(group: Group) -> None:
-    """Fills mean, sample standard deviation (n − 1) and `dead` from the completions that have a reward."""
+    """Fills mean, sample standard deviation (n − 1) and `dead` from the completions that have a reward.
+
+    A group is dead when its rewards are equal up to float noise, and so are the rewards of its steps, where there are any.
+    """
     scored = [completion.reward for completion in group.completions if completion.reward is not None]
-    if not scored:
-        group.mean, group.std, group.dead = None, None, True
-        return
-    group.mean = math.fsum(scored) / len(scored)
-    squares = math.fsum((reward - group.mean) ** 2 for reward in scored)
-    group.std = math.sqrt(squares / (len(scored) - 1)) if len(scored) > 1 else 0.0
-    group.dead = max(scored) - min(scored) <= DEAD_TOLERANCE * max(1.0, abs(group.mean))
+    steps: dict[str, list[float]] = {}
+    for completion in group.completions:
+        for name, found in completion.steps.items():
+            steps.setdefault(name, []).extend(value for _, value in found)
+    group.mean, group.std = (math.fsum(scored) / len(scored), _std(scored)) if scored else (None, None)
+    group.dead = all(_std(values) <= DEAD_TOLERANCE for values in (scored, *steps.values()))
+
+
+def _std(values: Sequence[float]) -> float:
+    """Sample standard deviation; 0 for fewer than two values."""
+    if len(values) < 2:
+        return 0.0
+    mean = math.fsum(values) / len(values)
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
 def _batch(groups: Sequence[Group], trainer_state: TrainerState, system_prompt: str | None) -> Batch:

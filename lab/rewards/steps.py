@@ -1,7 +1,4 @@
-"""A reward for the working: every equation written down is checked.
-
-Leaves out rewards for each step at its own tokens (process supervision); this is one number per completion.
-"""
+"""A reward for the working: every equation written down is checked, as one number or each at its own tokens."""
 
 from __future__ import annotations
 
@@ -21,12 +18,13 @@ _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.m
 
 
 @builtin
-def steps(chained: bool = False, column: str | None = None) -> RewardFunction:
+def steps(chained: bool = False, column: str | None = None, each: bool = False) -> RewardFunction:
     """Share of the equations in the completion that are right, such as `7+5=12`; without any equation 0.
 
     The same equation counts once, and one without an operation (`12=12`) does not count. `chained`: from the second on,
     an equation must also go on from the result before it. `column`: the last result must equal the row's answer in
-    that column, or the share is halved.
+    that column, or the share is halved. `each`: every equation is a step of its own, rewarded where it ends (process
+    supervision); without any equation it does not apply, and `column` has no say.
 
     >>> steps()(completions=["7+5=12, 12-3=8", "9"])
     [0.5, 0.0]
@@ -34,32 +32,50 @@ def steps(chained: bool = False, column: str | None = None) -> RewardFunction:
     Source: after the process rewards of DeepSeekMath (arXiv 2402.03300, section 4.1.3), with a rule as the judge.
     """
 
-    def value(text: str, answer: Any) -> float:
+    def judged(text: str) -> list[bool]:
         found = equations(text)
-        if not found:
-            return 0.0
         right = [_result(left) == result for left, result in found]
         if chained:
             right = [ok and (row == 0 or _starts_with(found[row][0], found[row - 1][1])) for row, ok in enumerate(right)]
-        share = sum(right) / len(right)
-        return share / 2 if answer is not None and str(found[-1][1]) != str(answer).strip() else share
+        return right
 
-    def steps(completions: Sequence[Any], **columns: Any) -> list[float]:
+    def share(text: str, answer: Any) -> float:
+        right = judged(text)
+        if not right:
+            return 0.0
+        wrong_end = answer is not None and str(equations(text)[-1][1]) != str(answer).strip()
+        return sum(right) / len(right) / (2 if wrong_end else 1)
+
+    def one_by_one(text: str) -> list[tuple[int, float]] | None:
+        return [(end, float(ok)) for end, ok in zip(equation_ends(text), judged(text), strict=True)] or None
+
+    def steps(completions: Sequence[Any], **columns: Any) -> list[Any]:
         texts = texts_of(completions)
+        if each:
+            return [one_by_one(text) for text in texts]
         answers = columns.get(column) or [None] * len(texts)
-        return [value(text, answer) for text, answer in zip(texts, answers, strict=True)]
+        return [share(text, answer) for text, answer in zip(texts, answers, strict=True)]
 
     return steps
 
 
 def equations(text: str) -> list[tuple[str, Fraction]]:
     """The different equations of a text, left side and result, in order; those without an operation are left out."""
-    found: dict[tuple[str, Fraction], None] = {}
+    return list(_found(text))
+
+
+def equation_ends(text: str) -> list[int]:
+    """The character position at which each of `equations` ends, the first time it is written."""
+    return list(_found(text).values())
+
+
+def _found(text: str) -> dict[tuple[str, Fraction], int]:
+    found: dict[tuple[str, Fraction], int] = {}
     for match in _EQUATION.finditer(text):
         left = "".join(match[1].translate(_PLAIN).split())
         if len(left) <= LONGEST_SIDE and re.search(r"[0-9)][-+*/]", left):
-            found.setdefault((left, Fraction(match[2].translate(_PLAIN))))
-    return list(found)
+            found.setdefault((left, Fraction(match[2].translate(_PLAIN))), match.end())
+    return found
 
 
 _PLAIN = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-"})
