@@ -245,10 +245,10 @@ def test_a_second_engine_on_the_same_folder_ends_at_once(engine):
 
 
 def test_a_killed_engine_is_started_again_and_its_run_resumes_with_the_same_steps(engine, store):
-    run = start(engine, dict(max_steps=8, save_steps=2, seed=5))
-    until(lambda: store.run(run).step >= 3, engine)
-    order(engine, "change", run, beta=0.1)
-    changed_from = store.events(run)[-1].step
+    run = start(engine, dict(max_steps=8, seed=5), steps=4)
+    reaches(engine, run, "paused")
+    changed_from = order(engine, "change", run, beta=0.5).result["from_step"]  # after the checkpoint of step 3
+    order(engine, "resume", run)
     until(lambda: store.run(run).step >= 5 and [x for x in store.live() if x.run == run], engine)  # in mid-step
     os.kill(engine.status().pid, signal.SIGKILL)
     until(lambda: engine.status().state == "dead", engine)
