@@ -83,9 +83,10 @@ function draw(figure, keepZoom) {
   const layout = structuredClone(curve.layout);
   const kept = keepZoom && figure.zoomed ? [plot.layout.xaxis.range, plot.layout.yaxis.range] : null;
   if (!kept) figure.zoomed = false;
+  if (!keepZoom) figure.top = null;
   figure.top = topFor(figure, traces.slice(0, -1));
   Object.assign(layout.xaxis, { range: kept?.[0] ?? plannedRange() });
-  Object.assign(layout.yaxis, { range: kept?.[1] ?? figure.top });
+  Object.assign(layout.yaxis, { range: kept?.[1] ?? range(figure.top), tickformat: figure.top[1] < 0.001 ? ".0e" : "~g" });
   layout.margin.r = parts.length ? 92 : 12;
   layout.annotations = offScale(figure);
   quietly(figure, () => window.Plotly.react(plot, traces, layout, CONFIG));
@@ -156,9 +157,9 @@ function thin() {
 async function rescale(figure) {
   const top = topFor(figure, figure.plot.data.slice(0, -1));
   const change = { annotations: offScale(figure, top) };
-  if (String(top) !== String(figure.top)) change["yaxis.range"] = figure.top = top;
-  const range = plannedRange();
-  if (String(range) !== String(figure.plot.layout.xaxis.range)) change["xaxis.range"] = range;
+  if (String(top) !== String(figure.top)) change["yaxis.range"] = range((figure.top = top));
+  const planned = plannedRange();
+  if (String(planned) !== String(figure.plot.layout.xaxis.range)) change["xaxis.range"] = planned;
   await window.Plotly.relayout(figure.plot, change);
 }
 
@@ -169,9 +170,13 @@ function topFor(figure, traces) {
   const spiky = figure.curve.smoothing.startsWith("median");
   const seen = spiky ? smooth.map((y) => 1.6 * y) : [...smooth, ...raw];
   const high = Math.max(figure.curve.top, ...seen, 0), low = Math.min(0, ...seen);
-  const before = figure.plot.layout && !figure.fresh ? figure.top?.[1] : undefined;
+  const before = figure.top?.[1];
   const top = before >= high && before < 4 * high ? before : roundUp(high || 0.1);
   return [low < 0 ? -roundUp(-low) : 0, top];
+}
+
+function range([low, high]) {
+  return [low, high + 0.05 * (high - low)];
 }
 
 function roundUp(value) {
@@ -227,10 +232,15 @@ function headline(figure) {
   const raw = poll.newest(curve.metric), smooth = poll.newest(curve.metric, "smooth"), step = poll.state.steps.rows.at(-1)?.[0];
   const total = poll.newest("groups/total");
   const isGroups = curve.metric === "groups/live";
-  say(figure.value, isGroups && raw !== null ? `${fixed(raw, 0)} of ${fixed(total, 0)}` : fixed(curve.metric === "loss" ? raw : smooth, curve.digits));
+  say(figure.value, isGroups && raw !== null ? `${fixed(raw, 0)} of ${fixed(total, 0)}` : curve.metric === "loss" ? small(raw, curve.digits) : fixed(smooth, curve.digits));
   say(figure.unit, isGroups ? "" : curve.unit);
   set(node, { "data-step": step ?? "", "data-value": (curve.metric === "reward" ? smooth : raw) ?? "", "data-raw": raw ?? "", "aria-label": `${curve.title}: ${figure.value.textContent} ${curve.unit} at step ${step ?? NONE}` });
   say(figure.note, step === undefined ? "No step yet" : "");
+}
+
+/** A small number with two digits that say something. */
+function small(value, digits) {
+  return fixed(value, value ? Math.min(8, Math.max(digits, 1 - Math.floor(Math.log10(Math.abs(value))))) : digits);
 }
 
 const partName = (column) => column.slice("rewards/".length, -"/mean".length);

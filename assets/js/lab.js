@@ -9,7 +9,7 @@ import * as poll from "./poll.js";
 import * as sample from "./sample.js";
 import * as url from "./url.js";
 
-let view = null, group = null, parts = null, pointed = null, shownKey = null, arithmeticOpen = true;
+let view = null, group = null, parts = null, pointed = null, shownKey = null, summaryStep = null, arithmeticOpen = true;
 
 export function mount() {
   whenThere("lab-group", (place) => whenThere("lab-arithmetic", (below) => {
@@ -55,7 +55,7 @@ async function refresh() {
     if (next === null) return;
     shownKey = wanted.key;
     show(next);
-  }
+  } else if (view?.trained && newestStep() !== summaryStep) drawSummary();
 }
 
 /** What the address and the last sample ask for. */
@@ -65,20 +65,32 @@ function choose() {
   if (current) return { key: `sample ${current.rollout} ${current.state}`, live: current.state === "writing", load: () => sample.view(current) };
   if (asked.sample) return { key: `sample ${asked.sample}`, load: () => sample.fetch(Number(asked.sample)) };
   if (!run || !run.step) return { key: "empty", load: async () => ({ empty: true }) };
-  const step = Number(asked.step) || run.step, index = Number(asked.group) || 0;
-  // while a run goes on, what is under the glass stays: a newer step is looked at in Train
+  const step = Number(asked.step) || startStep(run), index = asked.group === null ? null : Number(asked.group);
+  // while a run goes on, what is under the glass stays: a button says that a newer step is there
   const key = shownKey?.startsWith(`run ${run.id} `) && !asked.step ? shownKey : `run ${run.id} ${step} ${index}`;
-  return { key, load: () => loadStep(run, step, index) };
+  return { key, load: () => loadStep(run, step, index, key) };
 }
 
-async function loadStep(run, step, index) {
+/** A recording opens where it has begun to learn and completions still differ; a run of one's own at its newest step. */
+function startStep(run) {
+  if (run.kind !== "recorded") return run.step;
+  const place = poll.series("reward", "smooth").findIndex((value) => value >= 0.4);
+  return place < 0 ? run.step : poll.state.steps.rows[place][0];
+}
+
+/** The group in which the rewards differ most; the first such. */
+function liveliest(groups) {
+  const kinds = (group) => new Set(group.completions.map((c) => c.reward)).size;
+  return [...groups].sort((a, b) => kinds(b) - kinds(a) || (b.std ?? 0) - (a.std ?? 0) || a.index - b.index)[0];
+}
+
+async function loadStep(run, step, index, key) {
   try {
     const answer = await api.get(`api/runs/${encodeURIComponent(run.id)}/steps/${step}/groups`);
-    const found = answer.groups.find((each) => each.index === index) ?? answer.groups[0];
+    const found = answer.groups.find((each) => each.index === index) ?? liveliest(answer.groups);
     if (!found) return { empty: true };
-    const info = run.info ?? {};
-    const where = [info.device_name ?? info.device, info.seed ?? run.seed].filter(Boolean).join(", ");
-    return { ...found, key: `run ${run.id} ${step} ${found.index}`, functions: answer.functions, trained: true, openFirst: true,
+    const where = run.kind === "recorded" ? (run.info?.label ?? "").replace("Recorded: ", "") : null;
+    return { ...found, key, step, functions: answer.functions, trained: true, openFirst: true,
       recorded: run.kind === "recorded", label: `${run.name}, step ${step}`, where };
   } catch (error) {
     if (error.status === undefined) throw error;
@@ -121,6 +133,8 @@ function drawSummary() {
     if (view.stopped) chips.push(el("span.chip", {}, view.stopped));
   }
   chips.push(el("span.quiet", {}, [view.label, view.where].filter(Boolean).join(" · ")));
+  const newest = (summaryStep = newestStep());
+  if (view.trained && view.step < newest && !view.recorded) chips.push(el("button.small", { type: "button", onclick: toNewest }, `Step ${newest} is there`));
   fill(parts.summary, chips);
 }
 
@@ -129,6 +143,14 @@ export const DEAD = {
   "all wrong": "No completion is right, so none is better than another. Take an easier prompt, or a larger group.",
   "all equal": "All rewards are equal, so none is better than another. Give the rewards something finer to tell apart.",
 };
+
+const newestStep = () => poll.state.run?.step ?? 0;
+
+function toNewest() {
+  url.write({ step: null, group: null });
+  shownKey = null;
+  refresh();
+}
 
 function drawSide() {
   const scored = view && !view.empty && !view.writing ? view.completions.filter((c) => c.reward !== null) : [];

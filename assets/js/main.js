@@ -2,6 +2,7 @@
 
 import * as curves from "./curves.js";
 import * as debate from "./debate.js";
+import * as fields from "./fields.js";
 import * as lab from "./lab.js";
 import * as newest from "./newest.js";
 import * as notice from "./notice.js";
@@ -24,5 +25,5 @@ window.lab = {
   startRun: (names, values) => void runs.startWith(together(names, values)),
 };
 
-for (const part of [strip, tabs, notice, lab, sample, debate, plan, curves, newest]) part.mount();
+for (const part of [strip, tabs, fields, notice, lab, sample, debate, plan, curves, newest]) part.mount();
 poll.start();

@@ -11,7 +11,7 @@ from typing import Any
 
 import gradio as gr
 
-from lab.config import ConfigError, RunConfig
+from lab.config import REWARD_FIELDS, ConfigError, RunConfig
 
 FIELDS = {field.name: field for field in dataclasses.fields(RunConfig)}
 _AS_THEY_ARE = ("num_generations",)  # a slider's number
@@ -27,7 +27,7 @@ def make_field(name: str, value: Any = None, *, prefix: str, choices: list | Non
     value = form_value(name, getattr(_DEFAULTS, name) if value is None else value)
     shared = dict(label=meta["label"], info=help_text(name), elem_id=f"{prefix}-{name}", elem_classes=["setting"], min_width=80) | extra
     choices = choices or (list(meta["choices"]) if meta["choices"] else None)
-    if name == "rewards":
+    if name in REWARD_FIELDS:
         return gr.Dropdown(choices, value=value, multiselect=True, allow_custom_value=True, **shared)
     if choices:
         return gr.Dropdown(choices, value=value, allow_custom_value=custom, filterable=custom, **shared)
@@ -40,7 +40,7 @@ def make_field(name: str, value: Any = None, *, prefix: str, choices: list | Non
 
 def form_value(name: str, value: Any) -> Any:
     """A setting as its input shows it: numbers as text, so that 2e-3 can be typed."""
-    if name == "rewards":
+    if name in REWARD_FIELDS:
         return list(value)
     if name == "load_in_4bit":
         return "" if value is None else str(value).lower()
@@ -81,14 +81,14 @@ def read_form(values: dict[str, Any]) -> dict[str, Any]:
 
 def _read(name: str, value: Any) -> Any:
     kinds = typing.get_args(_HINTS[name]) or (_HINTS[name],)
-    if name == "rewards":
+    if name in REWARD_FIELDS:
         return tuple(value) if isinstance(value, (list, tuple)) else (value,)
     if name == "reward_weights":
         parts = value.replace(";", ",").split(",") if isinstance(value, str) else (value or [])
         return tuple(_number(name, part, float) for part in parts if str(part).strip()) or None
     if name == "task" or not isinstance(value, str):
         return value
-    if type(None) in kinds and value.strip().lower() in ("", "none") and name != "system_prompt":
+    if (type(None) in kinds or name == "cold_start") and value.strip().lower() in ("", "none") and name != "system_prompt":
         return None
     if name == "system_prompt":
         return None if value.strip().lower() == "none" else value

@@ -108,7 +108,7 @@ class watched:
 
     def __init__(self, context, lab: Lab, owner: str):
         self.context, self.lab = context, lab
-        context.forgive = ["Failed to load resource"] if getattr(lab, "restarting", False) else []
+        context.forgive = []
         context.add_cookies([{"name": COOKIE, "value": owner, "url": lab.address}])
         context.set_default_timeout(30_000)
         self.asked, self.errors = [], []

@@ -1,0 +1,16 @@
+// Names Gradio's fields by their label alone; the help becomes their description. Gradio puts both into the name.
+
+import { set } from "./dom.js";
+
+export function mount() {
+  const name = () => document.querySelectorAll(".rail .block label:not([data-named])").forEach(nameField);
+  new MutationObserver(name).observe(document.documentElement, { childList: true, subtree: true });
+  name();
+}
+
+function nameField(label) {
+  const title = label.querySelector("[data-testid=block-info]"), field = label.querySelector("input, textarea"), help = label.querySelector(".info-text");
+  if (!title || !field) return;
+  label.dataset.named = "";
+  set(field, { "aria-label": title.textContent.trim(), "aria-description": help?.textContent.trim() ?? null });
+}
