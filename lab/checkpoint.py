@@ -70,6 +70,7 @@ def load(folder: Path, *, policy: Policy | None, adapter: str, output_dir: str |
     trainer.step, trainer.rollouts, trainer.num_tokens = state["step"], state["rollouts"], state["num_tokens"]
     trainer.changes = [(step, settings) for step, settings in state["changes"]]
     trainer.pending = state["pending"]
+    trainer.cold_start_steps, trainer.evaluated_at = state.get("cold_start_steps", 0), state.get("evaluated_at")
     if state["batch"] is not None:
         trainer.batch = _restore_batch(state["batch"], load_file(folder / "rollout.safetensors"), trainer.policy.device)
     return trainer
@@ -85,7 +86,8 @@ def _write(trainer: Trainer, folder: Path) -> None:
     state = dict(
         format=FORMAT, config=trainer.config.to_dict(), step=trainer.step, rollouts=trainer.rollouts,
         num_tokens=trainer.num_tokens, changes=[(step, _plain(settings)) for step, settings in trainer.changes],
-        pending=_plain(trainer.pending), batch=None, torch=torch.__version__, threads=torch.get_num_threads(), policy=trainer.policy.info,
+        pending=_plain(trainer.pending), batch=None, cold_start_steps=trainer.cold_start_steps, evaluated_at=trainer.evaluated_at,
+        torch=torch.__version__, threads=torch.get_num_threads(), policy=trainer.policy.info,
     )
     if trainer.batch is not None:
         state["batch"] = _batch_state(trainer.batch)

@@ -7,17 +7,19 @@ cannot disagree. Each command imports what it needs when it is called: `grpo-lab
 from __future__ import annotations
 
 import dataclasses
+import json
 import sys
 import time
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 import tyro
 
 from lab.config import ConfigError, RunConfig
 
-FLAG_TYPES = {"task": str, "rewards": tuple[str, ...], "reward_weights": tuple[float, ...] | None}
+FLAG_TYPES = {"task": str, "rewards": tuple[str, ...], "eval_rewards": tuple[str, ...], "cold_start": str | None,
+              "reward_weights": tuple[float, ...] | None}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -40,7 +42,7 @@ def main(argv: list[str] | None = None) -> int:
 
 @dataclasses.dataclass
 class OpenArguments:
-    """Open GRPO Lab in the browser. Other commands: train, doctor, models (each has --help)."""
+    """Open GRPO Lab in the browser. Other commands: train, doctor, models, bench (each has --help)."""
 
     port: Annotated[int, tyro.conf.arg(help="Port on 127.0.0.1; 0 takes a free one.")] = 7860
     browser: Annotated[bool, tyro.conf.arg(help="Open a browser window.")] = True
@@ -151,7 +153,43 @@ def models(argv: list[str]) -> int:
     return 0
 
 
-COMMANDS = {"train": train, "doctor": doctor, "models": models}
+# -- bench
+
+
+@dataclasses.dataclass
+class BenchArguments:
+    """Measure a step beside TRL's, the same work in one process with steps in turn; peak memory in processes of their own."""
+
+    model: Annotated[str, tyro.conf.arg(help="Name, Hub id or folder.")] = "smollm2-135m"
+    prompt_tokens: Annotated[int, tyro.conf.arg(help="Tokens of each prompt.")] = 60
+    completion_tokens: Annotated[int, tyro.conf.arg(help="Tokens of each completion; none ends earlier.")] = 64
+    num_generations: Annotated[int, tyro.conf.arg(help="Completions of each prompt.")] = 8
+    prompts_per_step: Annotated[int, tyro.conf.arg(help="Prompts of a step.")] = 1
+    beta: Annotated[float, tyro.conf.arg(help="KL weight; 0 spares TRL its reference.")] = 0.04
+    dtype: Annotated[Literal["float32", "bfloat16"], tyro.conf.arg(help="Of the base, on both sides.")] = "bfloat16"
+    load_in_4bit: Annotated[bool, tyro.conf.arg(help="NF4 base on both sides.")] = False
+    device: Annotated[Literal["cpu", "cuda"], tyro.conf.arg(help="CPU counts CPU seconds, CUDA synchronised wall time.")] = "cpu"
+    threads: Annotated[int, tyro.conf.arg(help="CPU threads.")] = 1
+    steps: Annotated[int, tyro.conf.arg(help="Measured steps of each side, after one warm-up.")] = 3
+    memory: Annotated[bool, tyro.conf.arg(help="Also measure peak memory.")] = True
+    quick: Annotated[bool, tyro.conf.arg(help="The tiny model and few tokens: a minute, only to see that it works.")] = False
+    json: Annotated[Path | None, tyro.conf.arg(help="Also write everything measured to this file.")] = None
+
+
+def bench(argv: list[str]) -> int:
+    arguments = tyro.cli(BenchArguments, prog="grpo-lab bench", args=argv)
+    from lab.bench import QUICK, Work, measure, table
+
+    names = [f.name for f in dataclasses.fields(Work)]
+    work = QUICK if arguments.quick else Work(**{name: getattr(arguments, name) for name in names})
+    result = measure(work, arguments.steps, memory=arguments.memory)
+    print(table(result))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(result, indent=1), encoding="utf-8")
+    return 0
+
+
+COMMANDS = {"train": train, "doctor": doctor, "models": models, "bench": bench}
 
 
 def _known_errors() -> tuple[type[Exception], ...]:

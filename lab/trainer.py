@@ -22,10 +22,13 @@ import torch
 from torch import Tensor
 
 from . import grpo, loss_stats
+from .between_steps import between_steps
+from .cold_start import as_rollout, supervised_backward
 from .config import ConfigError, RunConfig
+from .evaluation import evaluate, finished, held_out_rows
 from .metrics import group_metrics
 from .policy import Policy
-from .records import CheckpointSaved, Event, Group, GroupScored, ScoringFailed, StepRecord
+from .records import CheckpointSaved, EvaluationRecord, Event, Group, GroupScored, ScoringFailed, StepRecord
 from .rewards import RewardError, resolve
 from .rollout import Rollout, SamplingSettings
 from .sampling import attach, sample_group, sample_groups, score_groups, seeded, weigh
@@ -64,7 +67,9 @@ class Trainer:
     def __init__(self, config: RunConfig, *, policy: Policy | None = None, adapter: str = "policy",
                  output_dir: str | Path | None = None):
         self.config = config
-        self.task = load_task(config.task, config.seed)
+        self.task = load_task(config.task, config.seed, held_out_share=config.held_out_share)
+        if config.eval_steps:
+            held_out_rows(self.task, config)  # refuses a task without any, now and not after hours
         self.rewards = resolve(config.rewards)
         self.policy = policy or Policy.load(
             config.model, dtype=config.dtype, load_in_4bit=config.load_in_4bit, device=config.device,
@@ -85,6 +90,8 @@ class Trainer:
         self.batch: Batch | None = None
         self.changes: list[tuple[int, dict[str, Any]]] = []  # (first step they apply to, settings)
         self.pending: dict[str, Any] = {}  # live changes that wait for the next step
+        self.cold_start_steps = 0  # supervised steps done before the first
+        self.evaluated_at: int | None = None  # the step of the last evaluation
         self._within_step = False
         self._stream: Generator[Event, None, None] | None = None
 
@@ -105,7 +112,7 @@ class Trainer:
     def events(self) -> Generator[Event, None, None]:
         """Everything that happens, in order. One stream: leaving it and asking again goes on where it was left."""
         if self._stream is None or self._stream.gi_frame is None:
-            self._stream = self._timed(self._run())
+            self._stream = between_steps(self, self._timed(self._run()))
         return self._stream
 
     def change(self, **live: Any) -> int:
@@ -119,6 +126,24 @@ class Trainer:
         self.config.replace(**changed)  # refuses what cannot work, now and not at the next step
         self.pending = changed
         return self.step + (2 if self._within_step else 1)
+
+    def evaluate(self, *, base: bool = False) -> EvaluationRecord:
+        """Answer the held-out prompts now, with the adapter as it is or with the bare base. Changes nothing in the run."""
+        return finished(evaluate(self.policy, self.config, None if base else self.adapter, step=self.step, task=self.task))
+
+    def imitate(self, examples: list[dict[str, Any]]) -> float:
+        """One supervised step on rows with prompt and completion, for a cold start; returns its loss. Counts as no step."""
+        rollout = as_rollout(self.policy, examples, self.config.system_prompt)
+        loss = supervised_backward(self.policy, self.adapter, rollout, max_tokens=self.config.micro_batch_tokens)
+        self._optimise(self.config.learning_rate)
+        return loss
+
+    def begin_from_here(self) -> None:
+        """The adapter as it is now becomes the start of the run: what KL is measured against, with a fresh optimizer."""
+        self.optimizer.state.clear()
+        if self.reference:
+            self.policy.remove_adapter(self.reference)
+        self.reference = self._frozen_start()
 
     def save(self, folder: str | Path) -> Path:
         """Write a checkpoint folder from which `Trainer.load` goes on exactly here."""
