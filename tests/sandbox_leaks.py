@@ -23,6 +23,7 @@ def open_descriptors():
 def nothing_left_behind(folder: Path, monkeypatch):
     """Temp files go to `folder` meanwhile; afterwards no file, no process and no descriptor is left."""
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    gc.collect()
     processes, descriptors = our_processes(), open_descriptors()
     yield
     gc.collect()  # a host in the traceback of a caught error lives until then

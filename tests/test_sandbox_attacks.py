@@ -6,9 +6,11 @@ neither fork nor signal its parent. The harmless ones also run with no lock at a
 
 import os
 import platform
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -31,8 +33,8 @@ LOCKS = ["auto", "abi1", "abi3", "nofiles"]
 class Battlefield:
     """Files and sockets that attacks aim at, and whether they are still as they were."""
 
-    def __init__(self, folder: Path):
-        self.folder = folder
+    def __init__(self):
+        self.folder = folder = Path(tempfile.mkdtemp(prefix="battlefield-", dir="/tmp"))  # a socket's path must be short
         self.victim, self.secret, self.empty = folder / "victim", folder / "secret", folder / "empty"
         self.victim.write_text("untouched")
         self.victim.chmod(0o666)
@@ -63,6 +65,7 @@ class Battlefield:
     def close(self):
         for listener in (self.tcp, self.unix, self.abstract):
             listener.close()
+        shutil.rmtree(self.folder)
 
 
 def outcomes_of(attacks, battlefield, lock):
@@ -79,10 +82,10 @@ def outcomes_of(attacks, battlefield, lock):
 
 
 @pytest.fixture(scope="module")
-def battlefield(tmp_path_factory):
+def battlefield():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRPO_LAB_TEST_TOKEN", "hf_of_the_parent")
-        field = Battlefield(tmp_path_factory.mktemp("battlefield"))
+        field = Battlefield()
         yield field
         field.close()
 

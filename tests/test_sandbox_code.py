@@ -241,7 +241,7 @@ def test_cpu_time_is_that_of_the_program(host):
 
 @needs_linux
 @pytest.mark.parametrize("lock", ["auto", "abi1", "nofiles"])
-def test_attacks_are_refused_in_a_programs_process_as_well(tmp_path, monkeypatch, lock):
+def test_attacks_are_refused_in_a_programs_process_as_well(monkeypatch, lock):
     monkeypatch.setenv("GRPO_LAB_TEST_TOKEN", "hf_of_the_parent")
     program = attack_source() + """
 def one(env, code):
@@ -252,7 +252,7 @@ def one(env, code):
     except BaseException as error:
         return type(error).__name__
 """
-    field = Battlefield(tmp_path)
+    field = Battlefield()
     calls = [(number, ("", f"one({field.env()!r}, {code!r})")) for number, code in enumerate(ATTACKS.values())]
     try:
         with CodeHost(CodeLimits(cpu_seconds=20, wall_seconds=100.0), lock=lock,

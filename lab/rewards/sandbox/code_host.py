@@ -128,7 +128,7 @@ class CodeHost:
         if not hasattr(socket, "send_fds") or not hasattr(os, "fork"):
             raise RewardError("unavailable", "programs written by a model can only be run on Linux (on Windows: in WSL2).", function="code")
         limits = self.limits
-        setup = {"parent": os.getpid(), "import_paths": installed_packages(), "preload": self._preload, "strongest": self._lock,
+        setup = {"import_paths": installed_packages(), "preload": self._preload, "strongest": self._lock,
                  "memory_bytes": limits.memory_bytes, "cpu_seconds": limits.cpu_seconds}
         try:
             self._server.start(setup, limits.reply_bytes)

@@ -12,7 +12,7 @@ from pathlib import Path
 from subprocess import DEVNULL
 
 from .plain_values import untagged
-from .process import ENVIRONMENT, python_command, spawn
+from .process import spawn_python
 from .protocol import CHUNK, FrameReader, ProtocolError, encode_frame, write_all
 
 SERVER_SCRIPT = Path(__file__).with_name("forkserver.py")
@@ -45,7 +45,7 @@ class Child:
 
 class CodeServer:
     def __init__(self):
-        self._process = self._socket = None
+        self._process = self._pid = self._socket = None
         self._children = {}  # number → Child
         self._forked = self._failed_starts = 0
 
@@ -55,18 +55,20 @@ class CodeServer:
 
     @property
     def pid(self):
-        return self._process.pid if self.running else None
+        return self._pid if self.running else None
 
     def start(self, setup, reply_bytes):
+        """setup: what the server needs to know, but for its parent. OSError if it cannot be started."""
         self.stop()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            self._process = spawn(python_command(SERVER_SCRIPT), stdin=theirs.fileno(), stdout=DEVNULL, stderr=DEVNULL,
-                                  cwd="/", env=ENVIRONMENT, start_new_session=True)
+            self._process, self._pid, parent = spawn_python(
+                SERVER_SCRIPT, setup["import_paths"] if setup["strongest"] == "auto" else None, stdin=theirs.fileno(), stdout=DEVNULL,
+                stderr=DEVNULL, cwd="/")
         finally:
             theirs.close()
         self._socket, self._reply_bytes, self._failed_starts = ours, reply_bytes, 0
-        ours.send(json.dumps(setup).encode())
+        ours.send(json.dumps({**setup, "parent": parent}).encode())
 
     def stop(self):
         """End the server; the kernel ends its children with it."""

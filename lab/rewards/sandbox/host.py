@@ -133,8 +133,9 @@ class RewardHost:
 
     def _start(self):
         limits = self.limits
-        worker = Worker(WORKER_SCRIPT, reply_bytes=limits.reply_bytes, output_bytes=limits.output_bytes, memory_bytes=limits.memory_bytes)
-        request = {"id": secrets.token_hex(8), "parent": os.getpid(), **self._setup}
+        worker = Worker(WORKER_SCRIPT, reply_bytes=limits.reply_bytes, output_bytes=limits.output_bytes, memory_bytes=limits.memory_bytes,
+                        readable=self._setup["import_paths"] if self._setup["strongest"] == "auto" else None)
+        request = {"id": secrets.token_hex(8), "parent": worker.parent_pid, **self._setup}
         try:
             reply = worker.ask(request["id"], encode_frame(request), Deadline(limits.start_seconds, limits.start_seconds))
         except (Hung, Died, ProtocolError) as error:

@@ -79,10 +79,13 @@ def will_shut_all_files(strongest):
 
 
 def die_with(parent_pid):
-    """Let the kernel kill this process when the *thread* that started it ends; leave at once if that has happened."""
+    """Let the kernel kill this process when the *thread* that started it ends; leave at once if that has happened.
+
+    parent_pid: None inside an outer box, whose own process is the parent.
+    """
     if LINUX:
         _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent_pid:
+        if parent_pid not in (None, os.getppid()):
             os._exit(1)
 
 

@@ -5,6 +5,7 @@ started it ends, and a web handler's thread may end at any time. Deadlines are t
 whichever runs out first, looked at every 50 ms; a fast answer never waits for that.
 """
 
+import json
 import os
 import queue
 import select
@@ -18,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from . import protocol
+from .outer_box import box_around
 
 LOOK_EVERY = 0.05  # seconds
 INTERRUPT_GRACE = (0.25, 2.0)  # CPU seconds, or wall seconds, to answer the polite signal
@@ -57,11 +59,11 @@ class Died(Exception):
 class Worker:
     """A started process that speaks frames. `ask` may be used by one thread at a time."""
 
-    def __init__(self, script, *, reply_bytes, output_bytes, memory_bytes):
+    def __init__(self, script, *, reply_bytes, output_bytes, memory_bytes, readable=None):
+        """readable: folders to show inside an outer box, or None for no box."""
         self._folder = tempfile.TemporaryDirectory(prefix="grpo-lab-worker-", ignore_cleanup_errors=True)
-        self._process = spawn(python_command(script), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                              cwd=self._folder.name, env=ENVIRONMENT, bufsize=0, start_new_session=True)
-        self.pid = self._process.pid
+        self._process, self.pid, self.parent_pid = spawn_python(
+            script, readable, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=self._folder.name, bufsize=0)
         self._usage = Usage(self.pid)
         self._memory_bytes = memory_bytes
         source = _Chunks if hasattr(select, "poll") else _ChunksByThread
@@ -104,10 +106,11 @@ class Worker:
         if sys.platform == "win32":
             self._process.kill()
         elif self._process.returncode is None:  # not reaped yet, so the group's number is still its own
-            try:
-                os.killpg(self.pid, signal.SIGKILL)
-            except (ProcessLookupError, PermissionError):  # macOS, when it has just ended
-                self._process.kill()
+            for group in {self.pid, self._process.pid}:  # two, if there is a box
+                try:
+                    os.killpg(group, signal.SIGKILL)
+                except (ProcessLookupError, PermissionError):  # macOS says the latter when it has just ended
+                    self._process.kill()
         self._process.wait()
         self._chunks.finish()
         self.output.finish()
@@ -145,7 +148,7 @@ class Worker:
 
     def _after_interrupt(self):
         if hasattr(signal, "SIGUSR2"):
-            self._process.send_signal(signal.SIGUSR2)
+            self._signal(signal.SIGUSR2)
             return self._receive(_Stage(self._usage, Deadline(*INTERRUPT_GRACE)))
         return None
 
@@ -154,12 +157,18 @@ class Worker:
         if not hasattr(signal, "SIGUSR1"):
             return ""
         self.output.mark()
-        self._process.send_signal(signal.SIGUSR1)
+        self._signal(signal.SIGUSR1)
         stage = _Stage(self._usage, Deadline(*DUMP_GRACE))
         while not stage.is_over() and "most recent call first" not in self.output.since_mark():
             time.sleep(0.01)
         time.sleep(0.02)  # the rest of its lines
         return self.output.since_mark()
+
+    def _signal(self, number):
+        try:
+            os.kill(self.pid, number) if self.parent_pid is None else self._process.send_signal(number)
+        except ProcessLookupError:
+            pass
 
     def _died(self):
         patience = time.monotonic() + 1
@@ -167,14 +176,17 @@ class Worker:
             time.sleep(0.005)
         closed = not self._has_ended()  # it closed its end of the pipe and lives on
         self.kill()
-        return Died(None if closed else self._process.returncode, self.output.tail_text())
+        status = self._process.returncode
+        if self.parent_pid is None and status > 128:  # how the box reports that a signal ended its program
+            status = 128 - status
+        return Died(None if closed else status, self.output.tail_text())
 
     def _has_ended(self):
         """Without reaping it where the system can: its group must still be killed under its number."""
         if self._process.returncode is not None:
             return True
         if hasattr(os, "waitid"):
-            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+            return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
         return self._process.poll() is not None
 
 
@@ -329,9 +341,22 @@ def _psutil_process(pid):
         return None
 
 
-def python_command(script):
-    """This Python, without environment, user folder, installed packages or written bytecode."""
-    return [sys.executable, "-I", "-S", "-B", "-X", "utf8", os.fspath(script)]
+def spawn_python(script, readable, **options):
+    """Start the script with this Python, without environment, user folder, installed packages or written bytecode, in an
+    outer box if `readable` is given and a box works. Returns (Popen, the script's process id, its parent's or None)."""
+    command = [sys.executable, "-I", "-S", "-B", "-X", "utf8", os.fspath(script)]
+    options |= {"env": ENVIRONMENT, "start_new_session": True}
+    boxed = None if readable is None else box_around(command, (*readable, os.path.dirname(script)))
+    if boxed is None:
+        process = spawn(command, **options)
+        return process, process.pid, os.getpid()
+    told, tell = os.pipe()
+    try:
+        process = spawn([boxed[0], "--info-fd", str(tell), *boxed[1:]], pass_fds=[tell], **options)
+    finally:
+        os.close(tell)
+    with open(told, "rb") as about:
+        return process, json.loads(about.read())["child-pid"], None
 
 
 def spawn(command, **options):
