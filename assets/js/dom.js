@@ -54,7 +54,7 @@ export function keyed(parent, items, keyOf, make, update) {
 }
 
 export function icon(name) {
-  return el(`i.icon.${name}`, { "aria-hidden": "true" });
+  return el(`i.pic.${name}`, { "aria-hidden": "true" });
 }
 
 /** Calls `use` with the element of this id, now or as soon as the page has it. */

@@ -178,6 +178,6 @@ function drawMore(more, c, view) {
   const copy = el("button", { type: "button", onclick: () => navigator.clipboard.writeText(c.text).then(() => say(copied, "copied")) }, "Copy");
   fill(more,
     el("p", {}, el("b", {}, count(c.tokens, "token")), c.finished === false ? `, cut off${view.limit ? ` at ${view.limit}` : ""}` : ", ended by itself"),
-    sum ? el("p.sum", {}, `${sum} = `, el("b", {}, reward(c.reward))) : el("p.sum", {}, "No reward function applies to this completion."),
-    el("p.actions", {}, copy, copied));
+    el("p.actions", {}, copy, copied),
+    sum ? el("p.sum", {}, `${sum} = `, el("b", {}, reward(c.reward))) : el("p.sum", {}, "No reward function applies to this completion."));
 }

@@ -1,9 +1,10 @@
 // Starting and steering a run: what the strip's buttons do, and when each can.
 
-import { post } from "./api.js";
+import { LabError, get, post } from "./api.js";
 import * as poll from "./poll.js";
 
 const ALIVE = ["queued", "loading", "training", "paused"];
+const ANSWER_WAITS = [200, 400, 800, 1600, 3200, 6400]; // milliseconds between looks
 let pendingSteps = null; // set while the form's values are on their way: start, then pause after so many
 let problem = null;
 const listeners = [];
@@ -34,11 +35,11 @@ export function steps(n) {
 
 export async function command(kind, args = {}) {
   if (kind in possible() && possible()[kind] !== true) return;
-  await attempt(() => post(`api/runs/${encodeURIComponent(poll.state.run.id)}/commands`, { kind, args }));
+  await attempt(() => order(poll.state.run.id, kind, args));
 }
 
 export async function resume(run) {
-  await attempt(() => post(`api/runs/${encodeURIComponent(run)}/commands`, { kind: "resume_run", args: {} }));
+  await attempt(() => order(run, "resume_run"));
 }
 
 export async function restartEngine() {
@@ -98,6 +99,18 @@ export function timeLeft() {
 function start(n) {
   pendingSteps = n;
   document.querySelector("#train-start button, button#train-start")?.click();
+}
+
+/** Sends a command and waits a moment for the engine's answer, so that a refusal is told. */
+async function order(run, kind, args = {}) {
+  const { command } = await post(`api/runs/${encodeURIComponent(run)}/commands`, { kind, args });
+  poll.nudge();
+  for (const wait of ANSWER_WAITS) {
+    await new Promise((done) => setTimeout(done, wait));
+    const answer = await get(`api/commands/${command}`);
+    if (answer.status === "failed") throw new LabError(answer.error ?? `${kind} failed.`, 422);
+    if (answer.status === "done") return;
+  }
 }
 
 async function attempt(act) {

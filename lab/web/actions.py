@@ -16,7 +16,7 @@ from lab.config import ConfigError, RunConfig
 from lab.models.registry import ModelError, resolve as resolve_model
 from lab.presets import preset
 from lab.rewards import RewardNotFound, resolve as resolve_rewards
-from lab.store import ALIVE_STATUSES, LOCAL_OWNER, Run, Store, open_store
+from lab.store import ALIVE_STATUSES, LOCAL_OWNER, Command, Run, Store, open_store
 from lab.tasks import TaskError, load_task
 from lab.web.answers import answer_to
 from lab.web.form import read_form
@@ -91,10 +91,15 @@ def known_answer(prompt: str) -> dict[str, str]:
 
 def cancel(lab: Lab, owner: str, command_id: int) -> dict[str, int]:
     """Stops a sample that waits or is being written."""
-    asked = lab.store.command(command_id)
-    if asked is None or asked.owner != owner:
+    asked = own_command(lab, owner, command_id)
+    return {"command": lab.store.send_command("cancel", {"command": asked.id}, owner=owner).id}
+
+
+def own_command(lab: Lab, owner: str, command_id: int) -> Command:
+    command = lab.store.command(command_id)
+    if command is None or command.owner != owner:
         raise ActionError(f"There is no command {command_id} here.", 404)
-    return {"command": lab.store.send_command("cancel", {"command": command_id}, owner=owner).id}
+    return command
 
 
 def start_run(lab: Lab, owner: str, settings: dict[str, Any], name: str | None = None, steps: int | None = None) -> dict[str, Any]:

@@ -5,6 +5,7 @@
     GET  /api/runs/{run}/steps?after=N                POST /api/sample
     GET  /api/runs/{run}/steps/{n}/groups             POST /api/runs
     GET  /api/runs/{run}/steps/{n}/groups/{g}/tokens  POST /api/runs/{run}/commands
+    GET  /api/commands/{command}                      POST /api/commands/{command}/cancel
 
 Every one answers only with what `current_user` may see. `lab.web.security.Guard` has checked Host and Origin before.
 """
@@ -116,6 +117,11 @@ def command_run(request: Request, run_id: str, owner: Owner, lab: TheLab, body: 
     """{"kind": "pause" | "resume" | "step" | "stop" | "resume_run", "args": {}}"""
     _only(body, "kind", "args")
     return _json(request, actions.command_run(lab, owner, run_id, _part(body, "kind", str, ""), _part(body, "args", dict, {})))
+
+
+@router.get("/commands/{command_id}")
+def show_command(request: Request, command_id: int, owner: Owner, lab: TheLab) -> Response:
+    return _json(request, views.command_view(actions.own_command(lab, owner, command_id)))
 
 
 @router.post("/commands/{command_id}/cancel")

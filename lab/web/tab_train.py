@@ -20,7 +20,7 @@ GROUP_TITLES = {"model": "Model", "task": "Task", "rewards": "Rewards", "samplin
                 "cold start": "Cold start", "ppo": "PPO", "evaluation": "Evaluation",
                 "advantage": "Other advantages", "loss": "Other policy terms", "reference": "KL and reference",
                 "signal": "Dead groups, stopping by itself", "adapter": "Adapter and precision", "keeping": "What is kept"}
-PAIRS = ("num_generations", "rewards", "model", "task", "system_prompt", "adapter", "eval_rewards")  # fields that want the whole width
+WIDE = ("num_generations", "rewards", "reward_weights", "model", "task", "system_prompt", "adapter", "eval_rewards", "load_in_4bit")
 
 
 def build() -> None:
@@ -49,8 +49,8 @@ def _rail(settings: RunConfig) -> None:
         for group, title in GROUP_TITLES.items():
             rest = [name for name, field in FIELDS.items() if field.metadata["group"] == group and name not in simple]
             if rest:
-                gr.HTML(f"<h3>{title}</h3>", elem_classes=["subhead"])
-                _fields(rest, settings, inputs)
+                with gr.Accordion(title, open=False, elem_classes=["subgroup"]):
+                    _fields(rest, settings, inputs)
     _wire(preset, start, inputs)
 
 
@@ -58,7 +58,7 @@ def _fields(names: list[str], settings: RunConfig, inputs: dict) -> None:
     """Short fields stand two in a row."""
     waiting = []
     for name in [*names, None]:
-        short = name is not None and name not in PAIRS
+        short = name is not None and not _is_wide(name)
         if short:
             waiting.append(name)
         if waiting and (len(waiting) == 2 or not short):
@@ -68,6 +68,11 @@ def _fields(names: list[str], settings: RunConfig, inputs: dict) -> None:
             waiting = []
         if name is not None and not short:
             inputs[name] = _field(name, settings)
+
+
+def _is_wide(name: str) -> bool:
+    """Whether a field wants the whole width: words to choose from, switches, text."""
+    return name in WIDE or bool(FIELDS[name].metadata["choices"]) or isinstance(FIELDS[name].default, bool)
 
 
 def _field(name: str, settings: RunConfig):

@@ -11,7 +11,7 @@ from lab import charts
 from lab.config import RunConfig
 from lab.records import Completion, Group
 from lab.rewards import resolve
-from lab.store import Live, Rollout, Run, RunEvent, Steps
+from lab.store import Command, Live, Rollout, Run, RunEvent, Steps
 
 MAX_POINTS = 1000  # per curve; more cannot be told apart on a screen
 
@@ -72,6 +72,10 @@ def sample_view(rollout: Rollout, groups: list[Group]) -> dict[str, Any]:
             "adapter_step": rollout.adapter_step, "prompts": rollout.prompts, "settings": rollout.settings,
             "functions": functions(rollout.settings), "created": rollout.created,
             "groups": [group_view(group) for group in groups]}
+
+
+def command_view(command: Command) -> dict[str, Any]:
+    return {"id": command.id, "kind": command.kind, "run": command.run, "status": command.status, "result": command.result, "error": command.error}
 
 
 def live_view(live: Live) -> dict[str, Any]:

@@ -10,7 +10,10 @@ from decimal import Decimal
 import pytest
 from playwright.sync_api import expect
 
+from lab.config import RunConfig
+from lab.presets import PRESETS
 from lab.records import StepRecord
+from lab.web.form import read_form
 from tests.browser.conftest import DESK, PHONE, open_page, watched
 from tests.browser.made_runs import HOSTILE, hostile_group, metrics, write_run, write_step
 
@@ -258,3 +261,19 @@ def test_only_the_complete_weights_of_the_fonts_are_used(page, lab, owner):
     assert set(weights) <= {"400", "700"}, weights
     loaded = page.evaluate("[...document.fonts].filter((f) => f.status === 'loaded').map((f) => `${f.family} ${f.weight}`)")
     assert all("IBM Plex" in font and font.endswith((" 400", " 700")) for font in loaded) and loaded
+
+
+def test_a_preset_fills_the_form_also_where_it_is_folded_and_the_run_gets_it(page, lab, context):
+    asked, context.forgive = [], ["status of 422"]
+    open_page(page, lab, "?tab=train")
+    page.route("**/api/runs", lambda route: (asked.append(route.request.post_data_json), route.fulfill(status=422, json={"error": "not in this test"})))
+    page.locator("#train-preset input").click()
+    page.get_by_role("option", name="paper: DAPO").click()
+    expect(page.locator("#lab-plan")).to_contain_text("8 prompts × 16 completions")
+    steps = page.get_by_role("textbox", name="Steps", exact=True)
+    steps.fill("7")
+    expect(page.locator("#lab-plan")).to_contain_text("7 steps")
+    page.locator(".strip").get_by_role("button", name="Train", exact=True).click()
+    expect(page.locator("#lab-notice-train [data-notice=problem]")).to_contain_text("not in this test")
+    config = RunConfig.from_dict(read_form(asked[0]["config"]))
+    assert config == PRESETS["first-run"].config(**PRESETS["dapo"].settings, max_steps=7)
