@@ -51,7 +51,7 @@ def _first_runs() -> list[Preset]:
     return [
         Preset("first-run", "First run", "The tiny model learns to work out sums instead of guessing, in under a minute.",
                "Measured on this lab's tiny model.", "first run",
-               {**tiny, "task": "add2", "rewards": ("accuracy", "format"), "reward_weights": (0.8, 0.2)}),
+               {**tiny, "task": "add2", "rewards": ("accuracy", "format"), "reward_weights": (0.8, 0.2), "beta": 0.04}),
         Preset("aha", "Aha", "Guessing a chain of four is nearly always wrong: reward rises because answers get longer.",
                "Measured on this lab's tiny model.", "first run",
                {**tiny, "task": "chain", "rewards": ("accuracy",), "num_generations": 16, "prompts_per_step": 6,
