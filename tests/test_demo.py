@@ -6,6 +6,7 @@ from lab.assets import asset
 from lab.charts import smooth
 from lab.config import RunConfig
 from lab.demo import make
+from lab.migrations import MIGRATIONS
 from lab.presets import preset
 from lab.store import Store
 
@@ -19,6 +20,11 @@ def test_it_is_small_and_says_what_it_was_recorded_on(demo):
     run = demo.runs()[0]
     assert demo.path.stat().st_size < 3e6 and run.kind == "recorded" and run.status == "finished"
     assert run.info["label"].startswith(f"Recorded: seed {run.config['seed']}, {run.info['threads']} CPU thread")
+
+
+def test_it_has_the_newest_tables(demo):
+    """It is opened read-only and so never migrated: a new migration asks for `python -m lab.demo`."""
+    assert demo._connection.execute("PRAGMA user_version").fetchone()[0] == len(MIGRATIONS)
 
 
 def test_its_settings_are_the_first_run_presets(demo):
