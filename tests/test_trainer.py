@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from lab.config import ConfigError, RunConfig
+from lab.objective import Objective
 from lab.presets import preset
 from lab.records import GroupSampled, GroupScored, ScoringFailed, StepRecord, TokensSampled
 from lab.rewards import RewardError
@@ -95,14 +96,14 @@ def test_rows_without_advantage_are_left_out_of_the_backward_exactly(make_traine
 
     trainer = make_trainer(beta=0.0, rewards=(one_group_only,))
     list(trainer._sample()), list(trainer._score())
-    trainer.batch.ref_logps = torch.zeros_like(trainer.batch.rollout.sampling_logps)
-    mask = trainer.batch.rollout.completion_mask
-    logps, entropy = trainer._backward(mask)
+    objective = trainer._objective()
+    logps, entropy = trainer._backward(objective)
+    mask = objective.mask
     skipped = [p.grad.clone() for p in trainer.parameters]
-    whole, _ = trainer.policy.logps(trainer.batch.rollout, trainer.adapter)
+    assert int(objective.teaching().sum()) == 4
+    whole, entropies = trainer.policy.logps(trainer.batch.rollout, trainer.adapter)
     trainer.optimizer.zero_grad()
-    loss, _ = trainer._loss(whole, None, trainer.batch.ref_logps, trainer.batch.advantages, mask)
-    loss.backward()
+    objective.loss(whole, entropies)[0].backward()
     assert any(g.abs().max() > 0 for g in skipped)
     for got, p in zip(skipped, trainer.parameters, strict=True):
         torch.testing.assert_close(got, p.grad, atol=1e-6, rtol=1e-4)
@@ -117,7 +118,7 @@ def test_the_token_budget_changes_memory_and_never_the_gradient(make_trainer, lo
         trainer = make_trainer(loss_type=loss_type, micro_batch_tokens=budget, beta=0.1)
         list(trainer._sample()), list(trainer._score())
         trainer.batch.ref_logps = trainer.batch.rollout.sampling_logps - 0.1
-        trainer._backward(trainer.batch.rollout.completion_mask)
+        trainer._backward(trainer._objective())
         gradients.append([p.grad.clone() for p in trainer.parameters])
     for other in gradients[1:]:
         for a, b in zip(gradients[0], other, strict=True):
@@ -218,12 +219,11 @@ def test_partial_texts_end_as_the_completions(make_trainer):
 
 def test_a_second_update_uses_the_same_completions_and_frozen_old_logps(make_trainer):
     trainer = make_trainer(num_iterations=2, max_steps=3)
-    first = next(trainer)
-    kept = [c.arrays["old_logps"].copy() for c in completions_of(first)]
-    second, third = list(trainer)
+    first, second, third = list(trainer)
+    kept = [c.arrays["logps"] for c in completions_of(first)]
     assert [first.iteration, second.iteration, third.iteration] == [0, 1, 0]
     assert [c.token_ids for c in completions_of(second)] == [c.token_ids for c in completions_of(first)]
-    for c, old in zip(completions_of(second), kept, strict=True):
+    for c, old in zip(completions_of(second), kept, strict=True):  # the first record keeps its own numbers
         assert np.array_equal(c.arrays["old_logps"], old) and not np.array_equal(c.arrays["logps"], old)
     assert [c.token_ids for c in completions_of(third)] != [c.token_ids for c in completions_of(second)]
     assert second.metrics["num_tokens"] == first.metrics["num_tokens"] < third.metrics["num_tokens"]
@@ -310,8 +310,8 @@ def test_schedules_by_hand():
 def test_a_gradient_that_is_not_finite_stops_the_run_and_spares_the_adapter(make_trainer, policy, monkeypatch):
     trainer = make_trainer()
     before = policy.adapters.fingerprint(trainer.adapter)
-    real = trainer._loss
-    monkeypatch.setattr(trainer, "_loss", lambda *a, **k: (real(*a, **k)[0] * math.inf, real(*a, **k)[1]))
+    real = Objective.loss
+    monkeypatch.setattr(Objective, "loss", lambda *a, **k: (real(*a, **k)[0] * math.inf, real(*a, **k)[1]))
     with pytest.raises(TrainingError, match="not finite"):
         next(trainer)
     assert policy.adapters.fingerprint(trainer.adapter) == before
