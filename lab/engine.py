@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 import filelock
 import psutil
 
+from lab.branch import branch, continue_run
 from lab.config import RunConfig
 from lab.errors import CommandError, sentence_of
 from lab.jobs import process_is_there
@@ -130,7 +131,7 @@ class Engine:
                 self.store.finish_command(command.id, result=result)
 
     def _order(self, kind: str):
-        orders = {"sample": self._sample, "cancel": self._cancel, "train": self._train, "resume_run": self._resume_run,
+        orders = {"sample": self._sample, "evaluate": self._evaluate, "cancel": self._cancel, "branch": self._branch, "train": self._train, "resume_run": self._resume_run,
                   "pause": self._pause, "resume": self._resume, "step": self._step, "stop": self._stop, "change": self._change}
         if kind not in orders:
             raise CommandError(f"There is no command {kind!r}. Commands: {', '.join(orders)}.")
@@ -142,6 +143,12 @@ class Engine:
 
         self.samples.append(SampleWork(self, command))
 
+    def _evaluate(self, command: Command) -> None:
+        """Queued like a sample; the command is finished when base and tuned have answered."""
+        from lab.engine_evaluation import EvaluationWork
+
+        self.samples.append(EvaluationWork(self, command, self._known_run(command)))
+
     def _cancel(self, command: Command) -> dict[str, Any]:
         target = command.args.get("command")
         for sample in self.samples:
@@ -152,16 +159,28 @@ class Engine:
 
     def _train(self, command: Command) -> dict[str, Any]:
         run = self._known_run(command)
-        if run.id in self.runs or run.step:
+        if run.id in self.runs or run.step > (run.parent_step or 0):
             raise CommandError(f"Run {run.name!r} has begun already. Resume it instead.")
         return self._start(run, steps=command.args.get("steps"))
 
+    def _branch(self, command: Command) -> dict[str, Any]:
+        """A new run from a checkpoint of this one. args: step (None: the last), config, name, steps; result names the new run."""
+        parent, args = self._known_run(command), command.args
+        if parent.id in self.runs and args.get("step") is None:
+            self.runs[parent.id].save()
+        run = branch(self.store, parent, step=args.get("step"), changes=args.get("config"), name=args.get("name"), owner=command.owner)
+        return self._start(self.store.run(run), steps=args.get("steps"))
+
     def _resume_run(self, command: Command) -> dict[str, Any]:
+        """args: `more` gives the run so many further steps, also a finished one."""
         run = self._known_run(command)
         if run.id in self.runs:
             raise CommandError(f"Run {run.name!r} is still going.")
         if run.kind == "recorded":
             raise CommandError(f"Run {run.name!r} is a recording and cannot go on. Start a run with its settings instead.")
+        if command.args.get("more"):
+            continue_run(self.store, run, int(command.args["more"]))
+            run = self._known_run(command)
         return self._start(run, steps=command.args.get("steps"), resume=True)
 
     def _start(self, run: Run, *, steps: int | None, resume: bool = False) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from lab.config import RunConfig
 from lab.errors import CommandError, sentence_of
-from lab.records import AwaitingScores, Group, GroupSampled, ScoringFailed, StepRecord, TokensSampled
+from lab.records import AwaitingScores, ColdStartStep, EvaluationRecord, Group, GroupSampled, ScoringFailed, StepRecord, TokensSampled
 from lab.run_folder import RunFolder, driver_info
 from lab.sampling import sample_group
 from lab.store import Command, Run, Store
@@ -25,12 +25,13 @@ if TYPE_CHECKING:
 
 
 def start_run(engine: Engine, run: Run, *, resume: bool) -> RunWork:
-    """Loads what the run needs. A resume goes on from its last checkpoint as a new attempt, or from the beginning.
+    """Loads what the run needs. A resume goes on from its last checkpoint as a new attempt, or from the beginning; a branch
+    begins at the checkpoint it was given.
 
     Raises ModelError, ConfigError, TaskError or RewardNotFound for a run that cannot start.
     """
     store, folder = engine.store, RunFolder(engine.store, run.id)
-    checkpoint = folder.checkpoints()[-1][1] if resume and folder.checkpoints() else None
+    checkpoint = folder.checkpoints()[-1][1] if (resume or run.parent) and folder.checkpoints() else None
     config = RunConfig.from_dict(run.config)
     policy = engine.models.get(config)
     policy.use_threads(config.num_threads)
@@ -80,8 +81,12 @@ class RunWork:
         self._store.set_status(self.run, "paused", error=why)
 
     def change(self, settings: dict[str, Any]) -> int:
-        """Live settings, from the step that is returned; stored, so that a resume makes them again. Raises ConfigError."""
+        """Live settings, from the step that is returned; stored, so that a resume makes them again. Raises ConfigError.
+
+        A checkpoint is saved first, from which the run can be branched as it was without them.
+        """
         settings = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+        self.save()
         first = self.trainer.change(**settings)
         if self._scoring_failed:  # then they apply at once, to the completions that wait for their scores
             first = self.trainer.step + 1
@@ -97,15 +102,22 @@ class RunWork:
         except Exception as error:
             self._fail(error)
 
+    def save(self) -> None:
+        """A checkpoint of the step reached, unless there is one."""
+        if self._saved_at != self.trainer.step:
+            self._folder.checkpoint(self.trainer)
+            self._saved_at = self.trainer.step
+            self._store.add_event(self.run, self.trainer.step, "checkpoint", attempt=self._attempt)
+
     def end(self, status: str, why: str | None = None) -> None:
         """Saves and leaves the engine."""
-        self._checkpoint()
+        self.save()
         self._leave(status, why)
 
     def _take(self, event: Any) -> None:
         match event:
             case None:
-                self.end("finished")
+                self.end("finished", self.trainer.stopped)
             case TokensSampled():
                 self._live = self._live or self._begin_live(event)
                 self._live.write(event.partial)
@@ -115,6 +127,11 @@ class RunWork:
                 self._scoring_failed = True
                 self._store.add_event(self.run, event.step, "scoring_failed", {"error": str(event.error)}, attempt=self._attempt)
                 self.pause(str(event.error))
+            case EvaluationRecord():
+                self._store.write_evaluation(self.run, event, attempt=self._attempt)
+            case ColdStartStep():
+                self._store.add_event(self.run, 0, "cold_start", {"step": event.step, "of": event.of, "loss": event.loss},
+                                      attempt=self._attempt)
             case AwaitingScores():
                 self.pause("Waiting for scores given by hand.")
 
@@ -131,10 +148,8 @@ class RunWork:
         self._live, self._scoring_failed = None, False
         self._repeat_changes()
         if self.trainer.step % config.save_steps == 0:
-            self._checkpoint()
-        if self.trainer.step >= config.max_steps:
-            self.end("finished")
-        elif self._steps_left is not None:
+            self.save()
+        if self._steps_left is not None and self.trainer.step < config.max_steps:  # after the last the stream still has an evaluation
             self._steps_left -= 1
             if self._steps_left == 0:
                 self.pause()
@@ -142,12 +157,6 @@ class RunWork:
     def _repeat_changes(self) -> None:
         while self._again and self._again[0][0] <= self.trainer.step + 1:
             self.trainer.change(**{name: tuple(v) if isinstance(v, list) else v for name, v in self._again.pop(0)[1].items()})
-
-    def _checkpoint(self) -> None:
-        if self._saved_at != self.trainer.step:
-            self._folder.checkpoint(self.trainer)
-            self._saved_at = self.trainer.step
-            self._store.add_event(self.run, self.trainer.step, "checkpoint", attempt=self._attempt)
 
     def _fail(self, error: Exception) -> None:
         traceback.print_exc()
@@ -218,22 +227,27 @@ class SampleWork:
         return RunConfig.from_dict({**run.config, **asked, **fixed}), run
 
     def _adapter(self, policy: Policy, config: RunConfig, run: Run | None) -> tuple[str | None, int | None]:
-        """The adapter's name on the policy and its step: that of a run in the engine as it is now, or its last checkpoint."""
         if run is None:
             return None, None
         if run.id in self._engine.runs:
             self._of_run = run.id
-            return run.id, self._engine.runs[run.id].trainer.step
-        checkpoints = RunFolder(self._store, run.id).checkpoints()
-        if not checkpoints:
-            raise CommandError(f"Run {run.name!r} has no checkpoint yet, so there is no adapter to sample with.")
-        step, path = checkpoints[-1]
-        return _saved_adapter(policy, config, path, f"saved-{run.id}-{run.attempt}-{step}"), step
+        return adapter_of(self._engine, policy, config, run)
 
     def _finish(self, status: str, error: str | None = None) -> None:
         self.ended = True
         self._store.finish_rollout(self._rollout, self._groups, status=status, error=error)
         self._store.finish_command(self.command.id, status, error=error)
+
+
+def adapter_of(engine: Engine, policy: Policy, config: RunConfig, run: Run) -> tuple[str, int]:
+    """The adapter's name on the policy and its step: that of a run in the engine as it is now, or its last checkpoint."""
+    if run.id in engine.runs:
+        return run.id, engine.runs[run.id].trainer.step
+    checkpoints = RunFolder(engine.store, run.id).checkpoints()
+    if not checkpoints:
+        raise CommandError(f"Run {run.name!r} has no checkpoint yet, so there is no adapter to sample with.")
+    step, path = checkpoints[-1]
+    return _saved_adapter(policy, config, path, f"saved-{run.id}-{run.attempt}-{step}"), step
 
 
 class LiveTexts:

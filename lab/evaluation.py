@@ -21,6 +21,7 @@ from .sampling import sample_groups, seeded
 from .tasks import Task, load_task
 
 STREAM = -1  # keeps the random numbers apart from those of rollouts, which count from 0
+TOGETHER = 32  # completions sampled at a time
 
 Evaluating = Generator[EvaluationProgress, None, EvaluationRecord]
 
@@ -80,8 +81,8 @@ def _evaluate(policy: Policy, config: RunConfig, adapter: str | None, step: int,
 
 def _answers(policy: Policy, config: RunConfig, rows: Sequence[dict[str, Any]], adapter: str | None, settings: SamplingSettings,
              step: int, span: tuple[float, float]) -> Generator[EvaluationProgress, None, list[Group]]:
-    """A group for each row, sampled as many rows at a time as a training step samples completions."""
-    together = max(1, config.completions_per_step // settings.num_generations)
+    """A group for each row. How many rows are sampled at a time depends on nothing that belongs to training."""
+    together = max(1, TOGETHER // settings.num_generations)
     groups: list[Group] = []
     for start in range(0, len(rows), together):
         generator = seeded(config.seed, STREAM, start)

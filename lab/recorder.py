@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lab.records import StepRecord
+from lab.records import ColdStartStep, EvaluationRecord, ScoringFailed, StepRecord
 from lab.run_folder import RunFolder, driver_info
 from lab.store import Run, Store, open_store
 
@@ -53,7 +53,7 @@ def recording(trainer: Trainer, name: str, runs_dir: str | os.PathLike | None = 
     run = store.create_run(trainer.config.to_dict(), name=name, status="training", info=driver_info())
     folder, saved = RunFolder(store, run), None
     try:
-        for step in trainer:
+        for step in _steps(trainer, store, run):
             store.write_step(run, step, seconds=step.metrics.get("step_time"), tokens=trainer.config.store_tokens)
             if trainer.step % trainer.config.save_steps == 0:
                 folder.checkpoint(trainer)
@@ -71,8 +71,22 @@ def recording(trainer: Trainer, name: str, runs_dir: str | os.PathLike | None = 
         if status != "failed":
             if saved != trainer.step:
                 folder.checkpoint(trainer)
-            store.set_status(run, status)
+            store.set_status(run, status, error=trainer.stopped)
         store.close()
+
+
+def _steps(trainer: Trainer, store: Store, run: str) -> Iterator[StepRecord]:
+    """As iterating over the trainer; evaluations and the cold start go to the store."""
+    for event in trainer.events():
+        match event:
+            case StepRecord():
+                yield event
+            case EvaluationRecord():
+                store.write_evaluation(run, event)
+            case ColdStartStep():
+                store.add_event(run, 0, "cold_start", {"step": event.step, "of": event.of, "loss": event.loss})
+            case ScoringFailed():
+                raise event.error
 
 
 def open_run(name: str, runs_dir: str | os.PathLike | None = None) -> OpenRun:
@@ -112,6 +126,13 @@ class OpenRun:
         from lab.frames import completions_frame
 
         return completions_frame(list(self.steps()))
+
+    @cached_property
+    def evaluations(self) -> pd.DataFrame:
+        """One row per evaluation: step, adapter (base or tuned), eval_accuracy, eval_pass@k and the other metrics."""
+        import pandas as pd
+
+        return pd.DataFrame([{"step": e.step, "adapter": e.adapter, **e.metrics} for e in self.store.evaluations(self.id)])
 
     def steps(self, *, arrays: bool = False) -> Iterator[StepRecord]:
         """Every step of the newest line, as the trainer gave it; `arrays` adds the token arrays."""

@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from lab.migrations import migrate
-from lab.records import Group, StepRecord
+from lab.records import EvaluationRecord, Group, StepRecord
+from lab.store_evaluations import Evaluation, insert_evaluation, select_evaluations
 from lab.store_groups import insert_arrays, insert_groups, select_groups
 from lab.store_rows import Command, Live, Process, Rollout, Run, RunEvent, Steps, record_of, to_json
 
@@ -65,7 +66,7 @@ class Store:
         with self._write() as db:
             db.execute("INSERT INTO runs VALUES (?,?,?,?,?,?,1,NULL,NULL,?,?,?,?,?)",
                        (run, owner, name, kind, to_json(config), status, now, now, parent, parent_step, to_json(info or {})))
-            db.execute("INSERT INTO attempts VALUES (?,1,0,?)", (run, now))
+            db.execute("INSERT INTO attempts VALUES (?,1,?,?)", (run, parent_step or 0, now))
         return run
 
     def run(self, run: str) -> Run | None:
@@ -91,6 +92,11 @@ class Store:
         """What the engine resolved for this run: device, dtype, threads, versions."""
         with self._write() as db:
             db.execute("UPDATE runs SET info=? WHERE id=?", (to_json(info), run))
+
+    def set_config(self, run: str, config: dict[str, Any]) -> None:
+        """Settings that the run goes on with from here; what it did before stands in its events and metrics."""
+        with self._write() as db:
+            db.execute("UPDATE runs SET config=?, updated=? WHERE id=?", (to_json(config), time.time(), run))
 
     def begin_attempt(self, run: str, from_step: int) -> int:
         """The number of a new attempt that goes on after `from_step`; later rows of earlier attempts are superseded."""
@@ -166,6 +172,19 @@ class Store:
         """One group of a step with its token arrays; None where there is no such step or group."""
         record = self.step(run, step, attempt=attempt, arrays=True)
         return _one([g for g in record.groups if g.index == group]) if record else None
+
+    # -- evaluations
+
+    def write_evaluation(self, run: str, record: EvaluationRecord, *, attempt: int | None = None) -> None:
+        """Answers and metrics of one evaluation in one transaction."""
+        with self._write() as db:
+            owner, newest = self._owner_and_attempt(db, run)
+            insert_evaluation(db, owner, run, attempt or newest, record, time.time())
+
+    def evaluations(self, run: str) -> list[Evaluation]:
+        """By step, the base first; of a step and adapter evaluated again only the newest. Groups: `rollout_groups(e.greedy)`."""
+        with self._read() as db:
+            return select_evaluations(db, run)
 
     # -- rollouts: partial texts while they are written, samples
 

@@ -41,7 +41,7 @@ class Rollout:
     run: str | None
     attempt: int | None
     step: int | None
-    kind: str  # train, sample
+    kind: str  # train, sample, eval
     adapter: str  # 'base' or a run id
     adapter_step: int | None
     settings: dict[str, Any]

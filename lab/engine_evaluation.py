@@ -1,0 +1,70 @@
+"""An evaluation asked for from outside: base and tuned on the same held-out prompts, one event at a time.
+
+The third kind of work of the engine, beside runs and samples; it waits in their queue. Evaluations that a run makes by
+itself are events of its trainer (`lab.engine_work`).
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+from lab.config import RunConfig
+from lab.engine_work import adapter_of
+from lab.errors import CommandError, sentence_of
+from lab.evaluation import evaluate
+from lab.store import Command, Run
+
+if TYPE_CHECKING:
+    from lab.engine import Engine
+
+BOTH = ("base", "tuned")
+
+
+class EvaluationWork:
+    """Evaluates a run's adapter as it is now, or its last checkpoint, beside the base."""
+
+    def __init__(self, engine: Engine, command: Command, run: Run):
+        self.command, self.begun, self.ended = command, False, False
+        self._engine, self._store, self._run_row = engine, engine.store, run
+        self._metrics: dict[str, dict[str, float]] = {}
+        self._events = self._run()
+
+    def advance(self) -> None:
+        self.begun = True
+        try:
+            if next(self._events, None) is None:
+                self._finish("done")
+        except CommandError as error:
+            self._finish("failed", str(error))
+        except Exception as error:
+            traceback.print_exc()
+            self._finish("failed", sentence_of(error))
+
+    def cancel(self) -> None:
+        self._events.close()
+        self._finish("cancelled")
+
+    def _run(self) -> Generator[Any, None, None]:
+        """`config` in the command's args changes settings of the evaluation; `adapters` names what to evaluate."""
+        run, args = self._run_row, self.command.args
+        config = RunConfig.from_dict({**run.config, **_only_evaluation(args.get("config") or {})})
+        policy = self._engine.models.get(config)
+        policy.use_threads(config.num_threads)
+        tuned, step = adapter_of(self._engine, policy, config, run)
+        for which in args.get("adapters") or BOTH:
+            record = yield from evaluate(policy, config, tuned if which == "tuned" else None, step=step)
+            self._store.write_evaluation(run.id, record)
+            self._metrics[which] = record.metrics
+
+    def _finish(self, status: str, error: str | None = None) -> None:
+        self.ended = True
+        self._store.finish_command(self.command.id, status, result={"metrics": self._metrics}, error=error)
+
+
+def _only_evaluation(settings: dict[str, Any]) -> dict[str, Any]:
+    others = sorted(name for name in settings if not name.startswith("eval_"))
+    if others:
+        raise CommandError(f"{', '.join(others)} is no setting of an evaluation; those begin with eval_.")
+    return settings
