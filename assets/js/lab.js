@@ -132,7 +132,8 @@ function drawSummary() {
     if (view.verdict) chips.push(el("span.chip.dead", { title: DEAD[view.verdict] }, el("i.hatch"), `dead group: ${view.verdict}`));
     if (view.stopped) chips.push(el("span.chip", {}, view.stopped));
   }
-  chips.push(el("span.quiet", {}, [view.label, view.where].filter(Boolean).join(" · ")));
+  const source = [view.label, view.where].filter(Boolean).join(" · ");
+  chips.push(el("span.quiet", { title: source }, source));
   const newest = (summaryStep = newestStep());
   if (view.trained && view.step < newest && !view.recorded) chips.push(el("button.small", { type: "button", onclick: toNewest }, `Step ${newest} is there`));
   fill(parts.summary, chips);
