@@ -4,6 +4,8 @@ Faults may run behind any lock. Attacks may only run behind the full filter: `at
 process cannot fork and cannot signal its parent, because some of them would end every process of the machine.
 """
 
+# ruff: noqa: E501  (tables of source text)
+
 import textwrap
 
 # name: (body of a reward function, expected kind of RewardError or "ok", a piece of its message)

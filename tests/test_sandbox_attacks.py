@@ -4,6 +4,8 @@ All attacks of a kind of lock run in one worker, one call; the worker proves bef
 neither fork nor signal its parent. The harmless ones also run with no lock at all, where they must get through.
 """
 
+# ruff: noqa: E501  (tables of source text)
+
 import os
 import platform
 import shutil

@@ -1,5 +1,7 @@
 """Programs written by a model: graded by values that are compared in the lab; nothing they try makes them pass or harms."""
 
+# ruff: noqa: E501  (tables of source text)
+
 import ast
 import os
 import sys

@@ -1,12 +1,16 @@
 """TRL's contract inside the sandbox: every usual shape of a reward function runs unchanged and gives the same scores."""
 
+# ruff: noqa: E501  (tables of source text)
+
 import asyncio
 import inspect
 import json
 import os
+import select
 import subprocess
 import sys
 import threading
+import types
 from pathlib import Path
 
 import numpy
@@ -14,7 +18,7 @@ import pytest
 
 from lab.rewards import Batch, RewardNotFound, call, resolve
 from lab.rewards.contract import TrainerState
-from lab.rewards.sandbox import Limits, RewardError, RewardHost
+from lab.rewards.sandbox import Limits, RewardError, RewardHost, process
 from lab.rewards.sandbox.protocol import FrameReader, ProtocolError, decode_body, encode_frame
 from lab.rewards.sandbox.results import checked_reply
 from tests.sandbox_leaks import nothing_left_behind
@@ -229,6 +233,21 @@ def test_loading_again_replaces_the_file_and_leaves_nothing_of_the_old_one():
         assert host.call("h", prompts=["p"], completions=["c"]).scores == [5.0]
 
 
+def test_a_file_that_cannot_replace_another_leaves_it_in_force():
+    with RewardHost() as host:
+        host.load("def f(completions, **kwargs): return [1.0]\n")
+        for broken in ("def f(completions", "import os\nos._exit(0)", "def g(x): pass", "raise ValueError"):
+            with pytest.raises(RewardError):
+                host.load(broken)
+            assert host.call("f", prompts=["p"], completions=["c"]).scores == [1.0]
+            assert list(host.functions) == ["f"]
+
+
+def test_completions_that_are_not_text_are_the_callers_mistake(host):
+    with pytest.raises(ValueError, match="completions must be texts or lists of messages"):
+        ask(host, "text", completions=[object()] * 3)
+
+
 def test_built_in_rewards_of_trl_run_unchanged():
     """Their own source text, as a user would paste it. Their tests' values are recomputed outside the sandbox."""
     rewards = pytest.importorskip("trl.rewards", reason="TRL is an extra")
@@ -416,6 +435,29 @@ def test_importing_the_sandbox_needs_neither_torch_nor_psutil():
     code = "import sys; import lab.rewards.sandbox; print([name for name in ('torch', 'transformers', 'gradio', 'psutil') if name in sys.modules])"
     root = Path(__file__).resolve().parent.parent
     assert subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True).stdout.strip() == "[]"
+
+
+class ByPsutil(process.Usage):
+    """As where there is no /proc."""
+
+    def __init__(self, pid):
+        self._stat, self._process = None, process._psutil_process(pid)
+
+
+def test_everything_but_the_lock_works_where_pipes_cannot_be_polled_and_there_is_no_proc(monkeypatch, tmp_path):
+    """As on Windows (pipes) and macOS (/proc): the same host over the replacements that it uses there."""
+    RewardHost().load("def f(completions): return [1.0]")
+    monkeypatch.setattr(process, "Usage", ByPsutil)
+    monkeypatch.setattr(process, "select", types.SimpleNamespace(select=select.select))
+    with nothing_left_behind(tmp_path, monkeypatch):
+        with RewardHost(Limits(call_cpu_seconds=0.3, cpu_seconds_per_completion=0.0), lock="off") as host:
+            host.load(SHAPES + "def loop(completions, **kwargs):\n    while True: pass\ndef crash(completions, **kwargs):\n    import os\n    os._exit(3)\n")
+            assert isinstance(host._worker.content._chunks, process._ChunksByThread)
+            for name, kind in (("loop", "timeout"), ("crash", "crashed")):
+                with pytest.raises(RewardError) as caught:
+                    ask(host, name)
+                assert caught.value.kind == kind
+                assert ask(host, "text").scores == [1, 1, 2]
 
 
 # frames

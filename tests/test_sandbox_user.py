@@ -21,7 +21,8 @@ def test_the_sandbox_holds_for_an_ordinary_user_as_well(tmp_path):
     for parent in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
         parent.chmod(0o755)
     environment = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONPATH": os.pathsep.join(packages), "PYTHONDONTWRITEBYTECODE": "1",
-                   "HOME": str(folder), "TMPDIR": str(folder), "HYPOTHESIS_STORAGE_DIRECTORY": str(folder / "hypothesis"), "OMP_NUM_THREADS": "1"}
+                   "HOME": str(folder), "TMPDIR": str(folder), "HYPOTHESIS_STORAGE_DIRECTORY": str(folder / "hypothesis"),
+                   "OMP_NUM_THREADS": "1"}
     options = {"user": NOBODY, "group": NOBODY, "extra_groups": [], "env": environment, "cwd": ROOT}
     python = a_python_that_runs_for(options)
     tests = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "tests").glob("test_sandbox_*.py")) if path.name != Path(__file__).name]
@@ -34,7 +35,8 @@ def test_the_sandbox_holds_for_an_ordinary_user_as_well(tmp_path):
 def a_python_that_runs_for(options):
     """This Python, or the system's of the same version where this one lies in root's home."""
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    tried = [sys.executable, getattr(sys, "_base_executable", sys.executable), f"/usr/bin/python{version}", f"/usr/local/bin/python{version}"]
+    tried = [sys.executable, getattr(sys, "_base_executable", sys.executable), f"/usr/bin/python{version}",
+             f"/usr/local/bin/python{version}"]
     for python in tried:
         try:
             if subprocess.run([python, "-c", "import pytest, lab"], capture_output=True, **options).returncode == 0:

@@ -72,7 +72,8 @@ class CodeHost:
             random.Random(f"{seed} {position}").shuffle(calls)
             jobs.append({"source": program[:MAX_PROGRAM_CHARACTERS], "calls": calls})
         children = self.run(jobs)
-        return [_graded(program, split, child, expected, self.limits) for program, split, child in zip(programs, each, children, strict=True)]
+        return [_graded(program, split, child, expected, self.limits)
+                for program, split, child in zip(programs, each, children, strict=True)]
 
     def run(self, jobs):
         """The finished child of each job ({"source": text, "calls": [(number, (setup, expression))]}), or None for those
@@ -190,7 +191,8 @@ def _end_of(child, limits):
         return child.fate
     if os.WIFSIGNALED(child.status):
         number = os.WTERMSIG(child.status)
-        if number in (signal.SIGKILL, signal.SIGXCPU) and child.cpu_seconds > limits.cpu_seconds / 2:  # the kernel counts the limit in ticks
+        used_most = child.cpu_seconds > limits.cpu_seconds / 2  # the kernel counts the limit in ticks, the use exactly
+        if number in (signal.SIGKILL, signal.SIGXCPU) and used_most:
             return f"more than {limits.cpu_seconds} s of computing"
         return f"crashed ({signal.Signals(number).name})"
     return f"ended before this test (exit code {os.waitstatus_to_exitcode(child.status)})"

@@ -1,7 +1,8 @@
 """The other side of a code host: a small process that forks one locked child for each program.
 
 It shuts files for itself and all its children. It never sees a program or a test: it is sent two pipe ends for each
-child, forks, and the child finishes its lock *before* it reads its job from one of them. So there is nothing of another program in a child's memory to be found.
+child, forks, and the child finishes its lock *before* it reads its job from one of them. So there is nothing of another
+program in a child's memory to be found.
 
 Started as `python -I -S -B forkserver.py` with a SEQPACKET socket as standard input. Messages are small JSON objects:
   to the server    {"setup": …} once · {"fork": n} with two descriptors (job to read, reply to write) · {"kill": pid}

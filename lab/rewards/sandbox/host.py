@@ -15,9 +15,9 @@ import time
 import weakref
 from pathlib import Path
 
-from .results import CallResult, Limits, LoadedFile, RewardError, RewardFunction, checked_reply, is_finite_number
 from .process import Deadline, Died, Hung, Worker
 from .protocol import ProtocolError, encode_frame
+from .results import CallResult, Limits, LoadedFile, RewardError, RewardFunction, checked_reply, is_finite_number
 
 WORKER_SCRIPT = Path(__file__).with_name("worker.py")
 MAX_SOURCE_BYTES = 1 << 20
@@ -49,16 +49,22 @@ class RewardHost:
         """Run the file's top level and return what it offers; RewardError if it does not run or offers nothing.
 
         function: the one to use; None takes every public callable with `completions`, `prompts` or `completion_ids`.
-        Loading under a filename used before replaces that file, in a fresh worker: nothing of the old one stays.
+        Loading under a filename used before replaces that file, in a fresh worker: nothing of the old one stays. If the
+        new one cannot be loaded, the old one stays in force.
         """
         filename = re.sub(r"[^\w.\- ]", "_", os.path.basename(filename)) or "my_reward.py"
         if len(source.encode("utf-8", "replace")) > MAX_SOURCE_BYTES:
             raise RewardError("syntax", f"{filename} is larger than 1 MB; a reward function does not need that.", function=filename)
         with self._turn:
             if filename in self._files:
-                self._forget(filename)
-            loaded = self._load_into(self._ready_worker(), filename, source, function)
+                self._worker.empty()
+            try:
+                loaded = self._load_into(self._ready_worker(without=filename), filename, source, function)
+            except RewardError:
+                self._worker.empty()  # the file may have half happened; the next request finds everything as it was before
+                raise
             self._files[filename] = (source, function)
+            self._functions = {name: entry for name, entry in self._functions.items() if entry[1] != filename}
             self._functions.update({f.name: (f, filename) for f in loaded.functions})
             return loaded
 
@@ -119,16 +125,21 @@ class RewardHost:
     def __exit__(self, *exception):
         self.close()
 
-    def _ready_worker(self):
-        """The running worker, or a fresh one with all files loaded."""
+    def _ready_worker(self, without=None):
+        """The running worker, or a fresh one with all files loaded but the one that is about to be replaced."""
         worker = self._worker.content
         if worker is not None and worker.alive:
             return worker
         self._worker.empty()
         worker = self._start()
         self._worker.content = worker
-        for filename, (source, function) in self._files.items():
-            self._load_into(worker, filename, source, function)
+        try:
+            for filename, (source, function) in self._files.items():
+                if filename != without:
+                    self._load_into(worker, filename, source, function)
+        except RewardError:
+            self._worker.empty()
+            raise
         return worker
 
     def _start(self):
@@ -154,7 +165,8 @@ class RewardHost:
             functions = tuple(_described(entry) for entry in reply["functions"])
         except (KeyError, TypeError, ValueError):
             self._worker.empty()
-            raise RewardError("protocol", f"{filename} changed the worker itself while it was loaded.", function=filename, printed=printed) from None
+            raise RewardError("protocol", f"{filename} changed the worker itself while it was loaded.", function=filename,
+                              printed=printed) from None
         return LoadedFile(filename, functions, printed)
 
     def _ask(self, worker, identity, frame, filename, function, cpu_seconds):
@@ -177,11 +189,6 @@ class RewardHost:
                 self._worker.empty()  # what it still holds would only cause the next one
             raise error
         return reply, printed
-
-    def _forget(self, filename):
-        self._worker.empty()
-        del self._files[filename]
-        self._functions = {name: entry for name, entry in self._functions.items() if entry[1] != filename}
 
 
 class _Slot:
@@ -213,11 +220,13 @@ def all_columns(prompts, completions, completion_ids, columns):
 
 
 def encoded(request):
-    """The request as a frame, without the columns that are not JSON, and their names."""
+    """The request as a frame, without the columns that are not JSON, and their names. ValueError if completions are not."""
     try:
         return encode_frame(request), ()
     except NOT_JSON:
         columns = {name: values for name, values in request["columns"].items() if _is_json(values)}
+        if "completions" not in columns:
+            raise ValueError("completions must be texts or lists of messages") from None
         return encode_frame({**request, "columns": columns}), tuple(name for name in request["columns"] if name not in columns)
 
 

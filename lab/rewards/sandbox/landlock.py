@@ -10,7 +10,7 @@ import ctypes
 import os
 import stat
 import struct
-from functools import lru_cache
+from functools import cache
 
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446  # the same on every architecture
 PATH_BENEATH = 1
@@ -66,7 +66,7 @@ def _call(number, *arguments):
     return result
 
 
-@lru_cache(maxsize=None)
+@cache
 def _libc():
     libc = ctypes.CDLL(None, use_errno=True)
     libc.syscall.restype = ctypes.c_long

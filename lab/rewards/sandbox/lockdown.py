@@ -1,7 +1,8 @@
 """A process locks itself, for good: limits on what it may use, no privileges, no files, no network, no other process.
 
-Order matters and is that of `lock`: privileges, Landlock (files); then limits, no debugger, seccomp (system calls). Linux only, and the only place with POSIX-only calls; every step that the kernel refuses
-is left out and reported, so the caller decides what may run behind what is left.
+Order matters and is that of `lock`: privileges, Landlock (files); then limits, no debugger, seccomp (system calls).
+Linux only, and the only place with POSIX-only calls; every step that the kernel refuses is left out and reported, so the
+caller decides what may run behind what is left.
 
 Kinds of lock: "full" (Landlock and seccomp), "nofiles" (seccomp alone, so no file can be opened and imports are limited
 to what was loaded before), "limits" (rlimits at most: protects against mistakes, not against malice).
@@ -13,7 +14,7 @@ import ctypes
 import os
 import signal
 import sys
-from functools import lru_cache
+from functools import cache
 
 import landlock
 import seccomp
@@ -114,7 +115,7 @@ def drop_privileges():
     _libc().capset(header, nothing)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _libc():
     return ctypes.CDLL(None, use_errno=True)
 

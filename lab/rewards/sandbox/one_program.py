@@ -25,25 +25,30 @@ def run(setup, files_are_shut):
         return
     module = types.ModuleType("solution")
     sys.modules["solution"] = module
-    if (error := attempt(lambda: exec(compile(job["source"], "solution.py", "exec", dont_inherit=True), module.__dict__))[1]):
+    _, error = attempt(execute, job["source"], "solution.py", module.__dict__)
+    if error:
         protocol.write_frame(REPLY, {"broken": error})
         return
     for number, (setup_source, call) in job["calls"]:
-        value, error = attempt(lambda: evaluate(setup_source, call, module.__dict__))
+        value, error = attempt(evaluate, setup_source, call, module.__dict__)
         protocol.write_frame(REPLY, {"call": number, "error": error} if error else {"call": number, "value": value})
     protocol.write_frame(REPLY, {"done": True})
 
 
+def execute(source, filename, namespace):
+    exec(compile(source, filename, "exec", dont_inherit=True), namespace)
+
+
 def evaluate(setup_source, call, namespace):
     namespace = dict(namespace)
-    exec(compile(setup_source, "test.py", "exec", dont_inherit=True), namespace)
+    execute(setup_source, "test.py", namespace)
     return plain_values.tagged(eval(compile(call, "test.py", "eval", dont_inherit=True), namespace))
 
 
-def attempt(action):
+def attempt(action, *arguments):
     """(result, None) or (None, what was raised, in words)."""
     try:
-        return action(), None
+        return action(*arguments), None
     except BaseException as error:
         try:
             return None, f"{type(error).__name__}: {error}"[:300].rstrip(": ")

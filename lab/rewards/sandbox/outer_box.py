@@ -21,7 +21,8 @@ def box_around(command, readable):
     work here. The program is named by its real path: links that lead to it do not exist in the box."""
     program = os.path.realpath(command[0])
     folders = (*SYSTEM_FOLDERS, os.path.dirname(program), os.path.join(sys.base_exec_prefix, "lib"), *readable)
-    box = (*WALLS, *(part for folder in dict.fromkeys(folders) if folder and os.path.exists(folder) for part in ("--ro-bind", folder, folder)))
+    there = [folder for folder in dict.fromkeys(folders) if os.path.exists(folder)]
+    box = (*WALLS, *(part for folder in there for part in ("--ro-bind", folder, folder)))
     bwrap = shutil.which("bwrap") if sys.platform.startswith("linux") else None
     if bwrap is None or not _works(bwrap, box, program):
         return None

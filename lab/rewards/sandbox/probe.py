@@ -4,10 +4,10 @@ Never asks for kernel versions or feature files, which are wrong both ways; only
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
-from .results import Limits, RewardError
 from .host import RewardHost
+from .results import Limits, RewardError
 
 LOCKED, IMPORTS_LIMITED, FAULTS_ONLY = "locked", "locked, imports limited", "fault protection only"
 SENTENCES = {
@@ -67,7 +67,7 @@ class Probe:
         return self.level != FAULTS_ONLY
 
 
-@lru_cache(maxsize=None)
+@cache
 def probe(lock="auto"):
     """Try it, once per process (a fifth of a second). `lock` as in RewardHost."""
     with RewardHost(Limits(), lock=lock) as host:

@@ -117,7 +117,8 @@ def _split(test, setup) -> Check | None:
         return bool(_used(node) - known)
 
     def check(call, comparison, expected, relative=TOLERANCE, absolute=TOLERANCE):
-        return Check(_setup_for(call, setup), ast.unparse(call), comparison, ast.unparse(expected), _setup_for(expected, setup), relative, absolute)
+        return Check(_setup_for(call, setup), ast.unparse(call), comparison, ast.unparse(expected), _setup_for(expected, setup),
+                     relative, absolute)
 
     def sides(left, right):
         """(the program's side, ours, whether they were turned round), or None."""
@@ -127,15 +128,12 @@ def _split(test, setup) -> Check | None:
 
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not) and _calls_program(test.operand, known):
         return check(test.operand, "truth", ast.Constant(False))
-    if _calls_program(test, known):
-        close = _closeness(test)
-        if close is None:
-            return check(test, "truth", ast.Constant(True))
-    close = _closeness(test)
-    if close is not None:
+    if (close := _closeness(test)) is not None:
         left, right, relative, absolute = close
         found = sides(left, right)
         return check(found[0], "==", found[1], relative, absolute) if found else None
+    if _calls_program(test, known):
+        return check(test, "truth", ast.Constant(True))
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
         comparison, found = COMPARISONS[type(test.ops[0])], sides(test.left, test.comparators[0])
         if found is None or found[2] and comparison in ("in", "not in"):
@@ -163,7 +161,7 @@ def _closeness(test):
 
 
 def _calls_program(node, known):
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id not in known and _last_name(node.func) != "isclose"
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id not in known
 
 
 def _setup_for(node, setup):

@@ -16,6 +16,7 @@ import quiet_loop
 
 THIS_FOLDER = os.path.dirname(os.path.abspath(__file__)) + os.sep
 HIDDEN_PACKAGES = ("torch", "tensorflow", "jax")  # they start threads when imported, which the lock refuses
+REWARD_PARAMETERS = {"prompts", "completions", "completion_ids"}  # a function that takes one of them is a reward
 TEXT_LIMIT, TRACEBACK_LIMIT, CELL_LIMIT, EXTRA_LIMIT = 500, 8000, 2000, 1 << 18  # characters
 
 
@@ -106,7 +107,7 @@ def reward_functions(module, filename, wanted=None):
     for name, value in list(vars(module).items()):
         if callable(value) and not inspect.isclass(value) and (name == wanted or not name.startswith("_")):
             parameters = keyword_parameters(value)
-            if parameters is not None and (name == wanted or {"prompts", "completions", "completion_ids"} & set(parameters)):
+            if parameters is not None and (name == wanted or REWARD_PARAMETERS & set(parameters)):
                 found[name] = value
     if wanted is not None:
         found = {wanted: found[wanted]} if wanted in found else _nothing_found(module, filename, wanted)
@@ -121,16 +122,18 @@ def describe_function(name, function, filename):
     line = code.co_firstlineno if code is not None and code.co_filename == filename else None
     for parameter in parameters:
         if parameter.kind is parameter.POSITIONAL_ONLY:
-            raise Fault("signature", f"{name} takes {parameter.name!r} by position only, but everything is passed by name: remove the '/'", line=line)
-    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    if not any(p.name in ("prompts", "completions", "completion_ids") for p in named) and not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            raise Fault("signature", f"{name} takes {parameter.name!r} by position only, but everything is passed by name: "
+                        "remove the '/'", line=line)
+    named = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    if not takes_any and not REWARD_PARAMETERS & set(named):
         raise Fault("signature", f"{name} does not take `completions`: write def {name}(completions, **kwargs)", line=line)
+    annotation = named["completions"].annotation if "completions" in named else None
     return {
         "name": name, "line": line, "doc": ((inspect.getdoc(function) or "").strip().splitlines() or [""])[0][:200],
-        "parameters": [p.name for p in named], "required": [p.name for p in named if p.default is p.empty],
-        "takes_any": any(p.kind is p.VAR_KEYWORD for p in parameters),
-        "wants_text": any(p.name == "completions" and str(p.annotation) in ("list[str]", "typing.List[str]", "List[str]") for p in named),
-        "is_async": inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)),
+        "parameters": list(named), "required": [p.name for p in named.values() if p.default is p.empty], "takes_any": takes_any,
+        "wants_text": str(annotation) in ("list[str]", "typing.List[str]", "List[str]"),
+        "is_async": inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__),
     }
 
 
