@@ -233,6 +233,17 @@ def test_loading_again_replaces_the_file_and_leaves_nothing_of_the_old_one():
         assert host.call("h", prompts=["p"], completions=["c"]).scores == [5.0]
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the lock is made of Linux system calls")
+@pytest.mark.parametrize("body", ["open('/etc/passwd')", "open('notes.txt', 'w')", "import socket; socket.socket()", "import tempfile; tempfile.mkdtemp()",
+                                  "import threading; threading.Thread(target=print).start()", "import subprocess; subprocess.run(['true'])"])
+def test_what_the_lock_refuses_is_explained(body):
+    with RewardHost() as host:
+        host.load(f"def f(completions):\n    {body}\n")
+        with pytest.raises(RewardError, match="rewards run locked: they cannot open your files") as caught:
+            host.call("f", prompts=["p"], completions=["c"])
+        assert (caught.value.kind, caught.value.line) == ("exception", 2)
+
+
 def test_a_file_that_cannot_replace_another_leaves_it_in_force():
     with RewardHost() as host:
         host.load("def f(completions, **kwargs): return [1.0]\n")

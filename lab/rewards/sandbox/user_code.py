@@ -17,6 +17,7 @@ import quiet_loop
 THIS_FOLDER = os.path.dirname(os.path.abspath(__file__)) + os.sep
 HIDDEN_PACKAGES = ("torch", "tensorflow", "jax")  # they start threads when imported, which the lock refuses
 REWARD_PARAMETERS = {"prompts", "completions", "completion_ids"}  # a function that takes one of them is a reward
+LOCK_HINT = " (rewards run locked: they cannot open your files, write, connect, or start threads or programs)"
 TEXT_LIMIT, TRACEBACK_LIMIT, CELL_LIMIT, EXTRA_LIMIT = 500, 8000, 2000, 1 << 18  # characters
 
 
@@ -264,6 +265,12 @@ def describe_error(error, filename, interrupt):
         text = f"{error.name} isn't available in rewards: they run in a locked process, on text and numbers"
     return {"kind": kind, "text": text, "line": line,
             "row": interrupt.row if kind == "timeout" else None, "traceback": author_traceback(error, filename)}
+
+
+def refused_by_the_lock(error):
+    """Whether the lock is the likely reason: a PermissionError, or what Python says where a thread or file is refused."""
+    text = safe_text(error) if isinstance(error, (RuntimeError, FileNotFoundError)) else ""
+    return isinstance(error, PermissionError) or "can't start new thread" in text or "temporary directory" in text
 
 
 def author_line(error, filename):

@@ -43,6 +43,7 @@ def main():
     session = Session(setup["output_bytes"], interrupt)
     try:
         lock = prepare_and_lock(setup)
+        session.is_locked = lock != "limits"
     except BaseException as error:
         protocol.write_frame(replies, {"id": setup["id"], "error": {"kind": "unavailable", "text": f"{type(error).__name__}: {error}"}})
         return
@@ -99,7 +100,7 @@ class Session:
     """The files loaded so far and their reward functions by name."""
 
     def __init__(self, output_bytes, interrupt):
-        self.functions, self.interrupt = {}, interrupt
+        self.functions, self.interrupt, self.is_locked = {}, interrupt, False
         self.printed = Printed(output_bytes)
 
     def answer(self, request):
@@ -118,6 +119,8 @@ class Session:
         except BaseException as error:
             self.interrupt.armed = False
             report = user_code.describe_error(error, filename, self.interrupt)
+            if self.is_locked and user_code.refused_by_the_lock(error):
+                report["text"] += user_code.LOCK_HINT
             if report["kind"] == "exception" and request["do"] == "call":
                 report["row"] = self._failing_row(request, error)
             return {"error": report}
