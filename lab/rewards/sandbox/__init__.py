@@ -14,6 +14,10 @@ The pieces, from the outside in: `host` (rewards) and `code_host` (programs) kee
 worker process; `protocol` is the only thing that crosses; `worker` and `forkserver` run on the other side, and lock
 themselves with `lockdown` before the first line of foreign code; `probe` tries whether that lock holds.
 
+What the lock leaves: the same kernel, so a flaw in it reached by plain calls; Python and its packages can be read, so keep
+no secret among them; that a file exists, and its size, can be seen (not inside bubblewrap, `outer_box`); one core and
+memory up to the limits; and a file may lie about its own scores, so never share a host between people.
+
 Everything but the lock works on any platform. Where the kernel gives no lock, this protects against mistakes (endless
 loops, memory, crashes), not against malice; `probe` says so, and `CodeHost` refuses to start unless told otherwise.
 """
