@@ -8,6 +8,8 @@ fastest setting: weights in the dtype itself, no gradient checkpointing. All our
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
+import importlib.util
 import json
 import statistics
 import subprocess
@@ -18,12 +20,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 
 from .config import RunConfig
 from .models.registry import fetch, resolve
 from .policy import Policy
 from .trainer import Trainer
+
+
+REPORT = "peak memory: "  # begins the line in which a process says what it measured
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,9 @@ class Work:
     load_in_4bit: bool = False
     threads: int = 1
     device: str = "cpu"
+
+
+QUICK = Work(model="tiny", prompt_tokens=60, completion_tokens=16, prompts_per_step=4, dtype="float32")
 
 
 @dataclass(frozen=True)
@@ -96,6 +105,18 @@ def theirs(work: Work) -> Iterator[StepTime]:
 SIDES: dict[str, Side] = {"ours": ours, "trl": theirs}
 
 
+def measure(work: Work, steps: int, *, memory: bool = True, say: Callable[[str], None] = print) -> dict[str, Any]:
+    """`compare`, and the peak memory of each side beside it. Raises ModuleNotFoundError without TRL."""
+    if importlib.util.find_spec("trl") is None:
+        raise ModuleNotFoundError("The comparison needs TRL: pip install 'grpo-lab[bench]'.")
+    result = compare(work, steps, say=say)
+    if memory:
+        say("measuring memory")
+        result["peak_gb"] = {side: peak_memory(work, side) for side in SIDES}
+    result["versions"] = {name: importlib.metadata.version(name) for name in ("torch", "transformers", "peft", "trl")}
+    return result
+
+
 def compare(work: Work, steps: int, *, say: Callable[[str], None] = print) -> dict[str, Any]:
     """Both sides in this process, one step of each in turn after a warm-up; medians, ratios and every single time."""
     sides = {name: side(work) for name, side in SIDES.items()}
@@ -123,7 +144,8 @@ def peak_memory(work: Work, side: str, steps: int = 2) -> float:
     out = subprocess.run(command, capture_output=True, text=True, check=False)
     if out.returncode:
         raise RuntimeError(f"The process that measures {side}'s memory failed: {out.stderr.strip().splitlines()[-1:]}")
-    return json.loads(out.stdout.strip().splitlines()[-1])["peak_gb"]
+    report = next(line for line in out.stdout.splitlines() if line.startswith(REPORT))
+    return json.loads(report.removeprefix(REPORT))
 
 
 def table(result: dict[str, Any]) -> str:
@@ -185,19 +207,25 @@ def folder_of(work: Work) -> Path:
 def _peak_gb(work: Work) -> float:
     if work.device == "cuda":
         return torch.cuda.max_memory_allocated() / 1e9
-    try:
-        import resource
-    except ImportError:  # Windows
-        import psutil
-
+    status = Path("/proc/self/status")
+    if status.exists():  # Linux: `getrusage` would count what the parent process had before this one began
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+        return int(line.split()[1]) * 1024 / 1e9
+    if sys.platform == "win32":
         return psutil.Process().memory_info().peak_wset / 1e9
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e9  # macOS counts bytes
+
+
+def _report(side: str, work: str, steps: str) -> None:
+    """What `peak_memory` runs in a process of its own."""
+    stepping = SIDES[side](Work(**json.loads(work)))
+    for _ in range(int(steps)):
+        next(stepping)
+    print(f"{REPORT}{_peak_gb(Work(**json.loads(work)))}", flush=True)
+    stepping.close()
 
 
 if __name__ == "__main__":
-    _side, _work, _steps = sys.argv[1], Work(**json.loads(sys.argv[2])), int(sys.argv[3])
-    _stepping = SIDES[_side](_work)
-    _times = [dataclasses.asdict(next(_stepping)) for _ in range(_steps)]
-    print(json.dumps(dict(peak_gb=_peak_gb(_work), times=_times)), flush=True)
-    _stepping.close()
+    _report(*sys.argv[1:])

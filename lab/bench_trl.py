@@ -73,7 +73,7 @@ def _trainer(work: Work, clock, sampling: list[float]):
         gradient_accumulation_steps=work.prompts_per_step, num_generations=work.num_generations,
         max_completion_length=work.completion_tokens, generation_kwargs=dict(min_new_tokens=work.completion_tokens),
         beta=work.beta, bf16=work.dtype == "bfloat16", gradient_checkpointing=False, use_cpu=work.device == "cpu",
-        max_steps=10**6, report_to=[], logging_steps=1, save_strategy="no", disable_tqdm=True, learning_rate=2e-5,
+        max_steps=10**6, report_to=[], logging_strategy="no", save_strategy="no", disable_tqdm=True, learning_rate=2e-5,
     )
     trainer = GRPOTrainer(
         model=_model(folder, dtype, work), reward_funcs=spread, args=config, train_dataset=rows, processing_class=tokenizer,

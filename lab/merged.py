@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .bodies import Attend
+from .shared_cache import attention_type
 
 FAMILIES = ("llama", "qwen2", "qwen3")  # x + attention(norm(x)), then x + down(silu(gate) · up) of norm(x)
 ROWS = 8  # the batch size that packed weights are laid out for; other sizes work too
@@ -48,7 +49,7 @@ class MergedBody:
         if adapter != self._adapter:
             raise ValueError(f"This copy was made for the adapter {self._adapter}, not for {adapter}.")
         hidden = self._trunk.embed_tokens(ids)
-        cos, sin = rotary(self._trunk, hidden, positions)
+        cos, sin = (attention_type(x) for x in rotary(self._trunk, hidden, positions))
         for index, layer in enumerate(self._layers):
             hidden = layer(index, hidden, cos, sin, attend)
         return self._trunk.norm(hidden)
@@ -60,21 +61,29 @@ class _Layer:
     def __init__(self, layer: nn.Module, adapter: str | None):
         attention, mlp = layer.self_attn, layer.mlp
         self.input_norm, self.post_norm = layer.input_layernorm, layer.post_attention_layernorm
-        self.q_norm, self.k_norm = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
+        self.norms = (attention.q_norm, attention.k_norm) if hasattr(attention, "q_norm") else None
         self.size, self.scale = attention.head_dim, attention.scaling
+        self.keys = attention.k_proj.out_features // self.size
+        self.queries = attention.q_proj.out_features // self.size
         self.qkv = _Merged([attention.q_proj, attention.k_proj, attention.v_proj], adapter)
         self.out = _Merged([attention.o_proj], adapter)
         self.gate_up = _Merged([mlp.gate_proj, mlp.up_proj], adapter)
         self.down = _Merged([mlp.down_proj], adapter)
 
     def __call__(self, index: int, hidden: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
-        q, k, v = (x.unflatten(-1, (-1, self.size)) for x in self.qkv.parts(self.input_norm(hidden)))
-        if self.q_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
-        attended = attend(index, rotate(q, cos, sin), rotate(k, cos, sin), v, self.scale)
-        hidden = hidden + self.out(attended.flatten(1))
-        gate, up = self.gate_up.parts(self.post_norm(hidden))
-        return hidden + self.down(F.silu(gate).mul_(up))
+        heads = self.qkv(self.input_norm(hidden)).unflatten(-1, (-1, self.size))  # (S, H + 2 K, d)
+        if self.norms is not None:
+            heads = self._normed(heads)
+        heads = attention_type(heads)
+        turned = rotate(heads[:, : self.queries + self.keys], cos, sin)
+        attended = attend(index, turned[:, : self.queries], turned[:, self.queries :], heads[:, -self.keys :], self.scale)
+        hidden = self.out(attended.flatten(1).to(hidden.dtype), onto=hidden)
+        gate, up = self.gate_up(self.post_norm(hidden)).chunk(2, dim=-1)
+        return self.down(F.silu(gate).mul_(up), onto=hidden)
+
+    def _normed(self, heads: Tensor) -> Tensor:
+        q, k, v = heads.split([self.queries, self.keys, self.keys], dim=1)
+        return torch.cat([self.norms[0](q), self.norms[1](k), v], dim=1)
 
 
 def rotary(trunk: nn.Module, hidden: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -97,10 +106,14 @@ class FewRowsLinear:
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), ROWS) if self._packs else weight.detach()
         self._bias = bias
 
-    def __call__(self, x: Tensor) -> Tensor:
-        if self._packs:
+    def __call__(self, x: Tensor, onto: Tensor | None = None) -> Tensor:
+        """The product, added to `onto` if given."""
+        if not self._packs:
+            y = F.linear(x, self._weight, self._bias)
+            return y if onto is None else y.add_(onto)
+        if onto is None:
             return torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
-        return F.linear(x, self._weight, self._bias)
+        return torch.ops.mkldnn._linear_pointwise.binary(x, onto, self._weight, self._bias, "add")
 
 
 class _Merged(FewRowsLinear):
@@ -108,13 +121,8 @@ class _Merged(FewRowsLinear):
 
     def __init__(self, modules: list[nn.Module], adapter: str | None):
         weights = [_merged_weight(module, adapter) for module in modules]
-        self._sizes = [len(weight) for weight in weights]
         biases = [module.bias for module in modules]
         super().__init__(torch.cat(weights), None if biases[0] is None else torch.cat(biases))
-
-    def parts(self, x: Tensor) -> tuple[Tensor, ...]:
-        """The layers' outputs one by one."""
-        return self(x).split(self._sizes, dim=-1)
 
 
 def _merged_weight(module: nn.Module, adapter: str | None) -> Tensor:

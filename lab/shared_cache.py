@@ -26,7 +26,7 @@ class SharedCache:
         self.used = 0  # slots written
         self._live: Tensor | None = None  # (n,) grid places lane · G + seat of the rows in the forward; None: all
         self._prompt: list[list[Tensor]] = []  # per layer: keys and values (L, K, P, d)
-        self._own: list[list[Tensor]] = []  # per layer: keys and values (L, G, K, T, d)
+        self._own: list[list[Tensor]] = []  # per layer: keys and values (L, K, G, T, d)
         self._mask: Tensor | None = None
 
     @property
@@ -40,8 +40,8 @@ class SharedCache:
         slots = (ends.cumsum(0) - ends)[:, None] + torch.arange(width, device=self.device)
         slots = slots.clamp(max=len(row) - 1)  # beyond a prompt's end anything may lie: it is masked
         for layer, pair in enumerate(keys_values):
-            new = [_cache_type(x)[slots].transpose(1, 2).contiguous() for x in pair]  # (L, K, width, d)
-            own = [x.new_zeros(len(lengths), self.seats, x.shape[1], self._capacity(), x.shape[-1]) for x in new]
+            new = [attention_type(x)[slots].transpose(1, 2).contiguous() for x in pair]  # (L, K, width, d)
+            own = [x.new_zeros(*x.shape[:2], self.seats, self._capacity(), x.shape[-1]) for x in new]
             if layer == len(self._prompt):
                 self._prompt.append(new)
                 self._own.append(own)
@@ -68,7 +68,7 @@ class SharedCache:
         first = min(self.born)
         for layer, (prompt, own) in enumerate(zip(self._prompt, self._own, strict=True)):
             self._prompt[layer] = [x[lanes] for x in prompt]
-            self._own[layer] = [x.flatten(0, 1)[places][..., first:, :] for x in own]
+            self._own[layer] = [x.transpose(1, 2).flatten(0, 1)[places].transpose(1, 2)[..., first:, :].contiguous() for x in own]
         self.born = [slot - first for slot in self.born]
         self.used -= first
         self.seats = places.shape[1]
@@ -76,24 +76,23 @@ class SharedCache:
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         """One new token per live row: (n, H, d), (n, K, d), (n, K, d) → (n, H, d). Writes the new keys and values."""
         lanes, seats, heads, size = self.lanes, self.seats, key.shape[1], key.shape[2]
-        prompt_k, prompt_v = self._prompt[layer]
         for own, new in zip(self._own[layer], (key, value), strict=True):
-            own[:, :, :, self.used - 1] = self._on_grid(new).view(lanes, seats, heads, size)
-        own_k, own_v = (x[:, :, :, : self.used].flatten(0, 2) for x in self._own[layer])  # (L·G·K, T, d)
+            own[:, :, :, self.used - 1] = self._on_grid(new).view(lanes, seats, heads, size).transpose(1, 2)
+        own_k, own_v = (x[:, :, :, : self.used].flatten(0, 2) for x in self._own[layer])  # (L·K·G, T, d)
+        prompt_k, prompt_v = (x.flatten(0, 1) for x in self._prompt[layer])  # (L·K, P, d)
+        width = prompt_k.shape[1]
 
-        q = _cache_type(self._on_grid(query)).view(lanes, seats, heads, -1, size)
-        by_lane = q.transpose(1, 2).reshape(lanes * heads, -1, size)
-        on_prompt = _scaled_product(by_lane, prompt_k.flatten(0, 1), scale).view(lanes, heads, seats, -1, prompt_k.shape[2])
-        on_own = _scaled_product(q.reshape(lanes * seats * heads, -1, size), own_k, scale).view(lanes, seats, heads, -1, self.used)
-        scores = torch.cat([on_prompt.transpose(1, 2), on_own], dim=-1)  # (L, G, K, g, P + T)
+        # Everything lies as (L, K, G, g, …): a lane's rows are one matrix for its prompt, and a batch of them for themselves.
+        q = attention_type(self._on_grid(query)).view(lanes, seats, heads, -1, size).transpose(1, 2).contiguous()
+        on_prompt = _scaled_product(q.view(lanes * heads, -1, size), prompt_k, scale)
+        on_own = _scaled_product(q.view(lanes * heads * seats, -1, size), own_k, scale)
+        scores = torch.cat([on_prompt.view(*q.shape[:-1], width), on_own.view(*q.shape[:-1], self.used)], dim=-1)
         if self._mask is not None:
             scores += self._mask
         weights = scores.softmax(-1)
-        on_prompt, on_own = weights.split([prompt_k.shape[2], self.used], dim=-1)
-        out = on_own.flatten(0, 2) @ own_v  # (L·G·K, g, d)
-        shared = on_prompt.transpose(1, 2).reshape(lanes * heads, -1, prompt_k.shape[2]) @ prompt_v.flatten(0, 1)
-        out = out.view_as(q) + shared.view(lanes, heads, seats, -1, size).transpose(1, 2)
-        out = out.view(lanes * seats, -1, size).to(query.dtype)
+        out = (weights[..., :width].flatten(0, 1).flatten(1, 2) @ prompt_v).view_as(q)
+        out += (weights[..., width:].flatten(0, 2) @ own_v).view_as(q)
+        out = out.transpose(1, 2).reshape(lanes * seats, -1, size).to(query.dtype)
         return out if self._live is None else out[self._live]
 
     def _on_grid(self, x: Tensor) -> Tensor:
@@ -117,8 +116,8 @@ class SharedCache:
         return mask[:, None, None, None]
 
 
-def _cache_type(x: Tensor) -> Tensor:
-    """Small matrix products are faster in float32 on a CPU, and closer to the truth."""
+def attention_type(x: Tensor) -> Tensor:
+    """The format in which few rows attend: on a CPU small products are faster in float32, and closer to the truth."""
     return x.float() if x.device.type == "cpu" else x
 
 
