@@ -2,7 +2,8 @@
 
     checkpoint/
       adapter_config.json, adapter_model.safetensors   PEFT's layout: any PEFT program loads the folder as an adapter
-      reference/                                       the frozen start, for a run that continued an adapter
+      reference/                                       the reference, where it is an adapter
+      critic/                                          PPO's critic: adapter, head and its optimizer
       optimizer.safetensors                            AdamW's moments by parameter
       trainer.json                                     config, counters, changes, and the groups of a rollout in use
       rollout.safetensors                              its tensors
@@ -28,13 +29,15 @@ from torch import Tensor
 from .config import RunConfig
 from .models.registry import ModelError
 from .records import Completion, Group
+from .resampling import HardPrompts
 from .rollout import Rollout
+from .stop_rules import StopRules
 from .trainer import Batch, Trainer, TrainingError
 
 if TYPE_CHECKING:
     from .policy import Policy
 
-FORMAT = 1
+FORMAT = 2
 
 
 def save(trainer: Trainer, folder: Path) -> Path:
@@ -60,20 +63,33 @@ def load(folder: Path, *, policy: Policy | None, adapter: str, output_dir: str |
     """The trainer that was saved in `folder`, with `changes` to its config."""
     state = _read_state(folder)
     config = RunConfig.from_dict(state["config"]).replace(**changes)
-    # A continued adapter's start comes from the checkpoint: the folder it once came from may be gone.
-    has_reference = (folder / "reference").is_dir()
-    config_here = config.replace(adapter=str(folder / "reference") if has_reference else None)
-    trainer = Trainer(config_here, policy=policy, adapter=adapter, output_dir=output_dir)
+    # Adapter and reference come from the checkpoint: the folder that the run once continued may be gone.
+    trainer = Trainer(config.replace(adapter=str(folder), reference="base"), policy=policy, adapter=adapter, output_dir=output_dir)
     trainer.config = config
-    trainer.policy.adapters.load(adapter, folder)
+    _restore_reference(trainer, folder / "reference", RunConfig.from_dict(state["config"]).reference)
+    if trainer.critic is not None:
+        trainer.critic.load(folder / "critic")
     _restore_optimizer(trainer, load_file(folder / "optimizer.safetensors"))
     trainer.step, trainer.rollouts, trainer.num_tokens = state["step"], state["rollouts"], state["num_tokens"]
     trainer.changes = [(step, settings) for step, settings in state["changes"]]
     trainer.pending = state["pending"]
+    trainer.prompts = state["prompts"]
+    trainer.hard_prompts = HardPrompts(state["hard_prompts"])
+    trainer.stop_rules = StopRules(**state["stop_rules"])
+    trainer.entropy_coefs = tuple(state["entropy_coefs"])
     trainer.cold_start_steps, trainer.evaluated_at = state.get("cold_start_steps", 0), state.get("evaluated_at")
     if state["batch"] is not None:
         trainer.batch = _restore_batch(state["batch"], load_file(folder / "rollout.safetensors"), trainer.policy.device)
     return trainer
+
+
+def _restore_reference(trainer: Trainer, folder: Path, kind: str) -> None:
+    """The saved one; a branch that asked for another kind begins it here."""
+    if trainer.config.reference != kind:
+        trainer.begin_reference()
+    elif folder.is_dir():
+        trainer.reference = trainer.reference_name
+        trainer.policy.adapters.add_from(trainer.reference, folder)
 
 
 def _write(trainer: Trainer, folder: Path) -> None:
@@ -82,11 +98,15 @@ def _write(trainer: Trainer, folder: Path) -> None:
     if trainer.reference is not None:
         (folder / "reference").mkdir()
         adapters.save(trainer.reference, folder / "reference")
+    if trainer.critic is not None:
+        trainer.critic.save(folder / "critic")
     save_file(_optimizer_tensors(trainer), folder / "optimizer.safetensors")
     state = dict(
         format=FORMAT, config=trainer.config.to_dict(), step=trainer.step, rollouts=trainer.rollouts,
-        num_tokens=trainer.num_tokens, changes=[(step, _plain(settings)) for step, settings in trainer.changes],
-        pending=_plain(trainer.pending), batch=None, cold_start_steps=trainer.cold_start_steps, evaluated_at=trainer.evaluated_at,
+        prompts=trainer.prompts, hard_prompts=trainer.hard_prompts.kept, stop_rules=dataclasses.asdict(trainer.stop_rules),
+        entropy_coefs=trainer.entropy_coefs, num_tokens=trainer.num_tokens,
+        changes=[(step, _plain(settings)) for step, settings in trainer.changes], pending=_plain(trainer.pending), batch=None,
+        cold_start_steps=trainer.cold_start_steps, evaluated_at=trainer.evaluated_at,
         torch=torch.__version__, threads=torch.get_num_threads(), policy=trainer.policy.info,
     )
     if trainer.batch is not None:
@@ -150,12 +170,13 @@ def _batch_state(batch: Batch) -> dict[str, Any]:
     for state, group in zip(groups, batch.groups, strict=True):
         # The arrays are rows of the rollout's tensors; the update fills them again.
         state["completions"] = [dataclasses.asdict(dataclasses.replace(c, arrays={})) for c in group.completions]
-    return dict(groups=groups, logged=batch.logged, iteration=batch.iteration, temperature=batch.rollout.temperature)
+    return dict(groups=groups, logged=batch.logged, iteration=batch.iteration, rounds=batch.rounds, resampled=batch.resampled,
+                temperature=batch.rollout.temperature)
 
 
 def _batch_tensors(batch: Batch) -> dict[str, Tensor]:
     found = {f.name: getattr(batch.rollout, f.name) for f in dataclasses.fields(Rollout)}
-    found |= {name: getattr(batch, name) for name in ("advantages", "old_logps", "ref_logps")}
+    found |= {name: getattr(batch, name) for name in ("advantages", "old_logps", "ref_logps", "values", "returns")}
     return {name: value.detach().cpu().contiguous() for name, value in found.items() if isinstance(value, Tensor)}
 
 
@@ -164,7 +185,7 @@ def _restore_batch(state: dict[str, Any], tensors: dict[str, Tensor], device: to
     names = [f.name for f in dataclasses.fields(Rollout) if f.name in tensors]
     rollout = Rollout(**{name: tensors.pop(name) for name in names}, temperature=state["temperature"])
     return Batch(rollout, [_group(g, rollout) for g in state["groups"]], logged=state["logged"], iteration=state["iteration"],
-                 **tensors)
+                 rounds=state["rounds"], resampled=state["resampled"], **tensors)
 
 
 def _group(state: dict[str, Any], rollout: Rollout) -> Group:

@@ -265,7 +265,7 @@ class RunConfig:
         return json.loads(json.dumps(values))
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "RunConfig":
+    def from_dict(cls, values: dict[str, Any]) -> RunConfig:
         known = {f.name for f in fields(cls)}
         unknown = sorted(set(values) - known)
         if unknown:
@@ -273,7 +273,7 @@ class RunConfig:
         values = {k: tuple(v) if isinstance(v, list) and k in (*REWARD_FIELDS, "reward_weights") else v for k, v in values.items()}
         return cls(**values)
 
-    def replace(self, **changes: Any) -> "RunConfig":
+    def replace(self, **changes: Any) -> RunConfig:
         return dataclasses.replace(self, **changes)
 
 

@@ -33,6 +33,12 @@ METRICS = (
            "read the smoothed line."),
     Metric("frac_reward_zero_std", "share of dead groups", "share", "Share of groups whose rewards are all equal. They teach nothing."),
     Metric("groups/live", "groups with signal", "groups", "Groups whose rewards differ, so that some completion is better than another."),
+    Metric("groups/resampled", "groups sampled again", "groups", "Dead groups thrown away and sampled again in the step. Their tokens are "
+           "counted in tokens so far."),
+    Metric("groups/distinct_completions", "different completions", "share", "Share of different texts within a group, mean over groups. "
+           "Near 1 / G all say the same, and a group has nothing left to compare."),
+    Metric("groups/distinct_answers", "different answers", "share", "Share of different final answers within a group, among the "
+           "completions that give one. It falls as the model grows sure: good if they are right, a warning if not."),
     Metric("groups/total", "groups", "groups", "Groups sampled in the step: one per prompt."),
     Metric("entropy", "entropy", "nats per token", "How undecided the policy is about its next token. Near 0 it always says the same."),
     Metric("completions/mean_length", "completion length", "tokens", "Mean tokens per completion, the stop token included."),
@@ -50,6 +56,14 @@ METRICS = (
     Metric("clip_ratio/region_mean", "clipped", "share", "Share of tokens clipped on either side."),
     Metric("clip_ratio/low_min", "least clipped low", "share", "Smallest share clipped low in any micro-batch."),
     Metric("clip_ratio/high_max", "most clipped high", "share", "Largest share clipped high in any micro-batch."),
+    Metric("cispo_clip_ratio", "capped", "share", "With the loss cispo: share of tokens with a positive advantage whose ratio was cut to "
+           "ε_high."),
+    Metric("vespo/phi_seq_mean", "VESPO weight", "", "With the loss vespo: mean weight of the completions; 1 on-policy."),
+    Metric("log_ratio_clamped", "log-ratios cut", "tokens", "Tokens whose log-ratio to the sampling policy was cut at ±20 so that nothing "
+           "overflows. Anything above 0 means the policy has run away."),
+    Metric("kl_clamped", "KL cut", "tokens", "Tokens whose log-ratio to the reference was cut at ±20."),
+    Metric("entropy_coef", "entropy bonus", "", "Weight of the entropy bonus applied in this step."),
+    Metric("policy_loss", "loss without bonus", "", "The loss before the entropy bonus is taken off."),
     Metric("learning_rate", "learning rate", "", "Step size of the optimiser in this step, after warm-up and schedule."),
     Metric("num_tokens", "tokens so far", "tokens", "Prompt and completion tokens of the run up to this step."),
     Metric("step_time", "time of the step", "s", "Seconds from the first sampled token to the end of the update."),

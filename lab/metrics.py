@@ -9,13 +9,14 @@ import math
 from collections.abc import Sequence
 
 from .records import Completion, Group
+from .rewards.extract import extract
 
 
 def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
     """Lengths in tokens (stop token included), rewards, and how many groups can teach.
 
     `reward_std` is the sample standard deviation over the whole batch, as TRL's. A reward of None is left out of every
-    mean; a function that applied to nothing has no metric. Ours: `groups/live`, `groups/total`.
+    mean; a function that applied to nothing has no metric. Ours: `groups/live`, `groups/total`, `groups/distinct_…`.
     """
     completions = [c for group in groups for c in group.completions]
     metrics = _length_metrics(completions)
@@ -31,7 +32,7 @@ def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
     metrics["frac_reward_zero_std"] = dead / len(completions)
     metrics["groups/live"] = sum(not group.dead for group in groups)
     metrics["groups/total"] = len(groups)
-    return metrics
+    return metrics | _diversity(groups)
 
 
 def _length_metrics(completions: Sequence[Completion]) -> dict[str, float]:
@@ -46,6 +47,18 @@ def _length_metrics(completions: Sequence[Completion]) -> dict[str, float]:
         "completions/min_terminated_length": min(ended),
         "completions/max_terminated_length": max(ended),
     }
+
+
+def _diversity(groups: Sequence[Group]) -> dict[str, float]:
+    """Share of different texts and of different answers in a group, mean over groups. Answers that grow alike are a warning."""
+    metrics = {"groups/distinct_completions": _mean([_distinct([c.text.strip() for c in g.completions]) for g in groups])}
+    answers = [[extract(c.text, "any") for c in group.completions] for group in groups]
+    shares = [_distinct([answer for answer in given if answer is not None]) for given in answers if any(a is not None for a in given)]
+    return metrics | ({"groups/distinct_answers": _mean(shares)} if shares else {})
+
+
+def _distinct(values: Sequence[str]) -> float:
+    return len(set(values)) / len(values)
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -54,6 +54,7 @@ class Policy:
         self.pad_id = _pad_id(base)
         config = base.model.config.get_text_config()
         self.vocab_size: int = base.model.get_output_embeddings().weight.shape[0]
+        self.hidden_size: int = config.hidden_size
         self.max_positions: int = getattr(config, "max_position_embeddings", None) or 2**31
         self._body = getattr(base.model, base.model.base_model_prefix)
         self._cache_argument = _cache_argument(self._body)
@@ -102,34 +103,48 @@ class Policy:
     def remove_adapter(self, name: str) -> None:
         self.adapters.remove(name)
 
-    def logps(self, rollout: Rollout, adapter: str | None) -> tuple[Tensor, Tensor]:
+    def logps(self, rollout: Rollout, adapter: str | None, *, entropy_gradient: bool = False) -> tuple[Tensor, Tensor]:
         """Per-token log-probabilities and entropies (N, T) of a rollout's completions, float32, 0 at padding.
 
         Both belong to the distribution softmax(logits / rollout.temperature). Log-probabilities are differentiable in
-        the adapter when gradients are on. One forward: use `micro_batches` to bound memory.
+        the adapter when gradients are on, entropies with `entropy_gradient`. One forward: use `micro_batches` to bound memory.
         """
         self.adapters.require(adapter)
         if self.fast.body is None:
             return self.plain_logps(rollout, adapter)
-        return self.packed_logps(rollout, adapter, self.fast.body)
+        return self.packed_logps(rollout, adapter, self.fast.body, entropy_gradient)
 
-    def packed_logps(self, rollout: Rollout, adapter: str | None, body: HuggingFaceBody) -> tuple[Tensor, Tensor]:
+    def packed_logps(self, rollout: Rollout, adapter: str | None, body: HuggingFaceBody,
+                     entropy_gradient: bool = False) -> tuple[Tensor, Tensor]:
         """`logps` with each prompt read once and no padding."""
         row = pack(rollout)
         hidden = body(row.ids, row.positions, row.attend, adapter)[row.predicting]  # (M, D)
-        return self._spread(rollout, *self._token_logps(hidden, row.targets, rollout.temperature))
+        return self._spread(rollout, *self._token_logps(hidden, row.targets, rollout.temperature, entropy_gradient))
 
     def plain_logps(self, rollout: Rollout, adapter: str | None) -> tuple[Tensor, Tensor]:
         """`logps` by the model's own forward over padded rows: right for every architecture, and what the rest is checked by."""
+        predicting = self._plain_states(rollout, adapter)
+        with self.adapters.active(adapter):
+            targets = rollout.completion_ids[rollout.completion_mask.bool()]
+            logps, entropy = token_logps(predicting, targets, self.logits, rollout.temperature, self.vocab_size)
+        return self._spread(rollout, logps, entropy)
+
+    def states(self, rollout: Rollout, adapter: str | None) -> Tensor:
+        """Hidden states (M, D) from which each completion token is predicted, row after row: what a value head reads.
+
+        Differentiable in the adapter when gradients are on. One forward, as `logps`.
+        """
+        if self.fast.body is None:
+            return self._plain_states(rollout, adapter)
+        row = pack(rollout)
+        return self.fast.body(row.ids, row.positions, row.attend, adapter)[row.predicting]
+
+    def _plain_states(self, rollout: Rollout, adapter: str | None) -> Tensor:
         ids, mask, positions = rollout.sequences()
         with self.adapters.active(adapter):
             hidden = self._body(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False).last_hidden_state
-            prompt_length = rollout.prompt_ids.shape[1]
-            counted = rollout.completion_mask.bool()
-            predicting = hidden[:, prompt_length - 1 : -1][counted]  # (M, D): the position before each completion token
-            logps, entropy = token_logps(predicting, rollout.completion_ids[counted], self.logits, rollout.temperature,
-                                         self.vocab_size)
-        return self._spread(rollout, logps, entropy)
+        prompt_length = rollout.prompt_ids.shape[1]
+        return hidden[:, prompt_length - 1 : -1][rollout.completion_mask.bool()]  # the position before each completion token
 
     def micro_batches(self, rollout: Rollout, max_tokens: int) -> Iterator[Tensor]:
         """Row indices in batches of at most `max_tokens` tokens in one forward (one row at least)."""
@@ -171,9 +186,9 @@ class Policy:
             self._sampling_head = FewRowsLinear(self._head_weight)
         return self._sampling_head(hidden.to(self._head_weight.dtype))
 
-    def _token_logps(self, hidden: Tensor, tokens: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    def _token_logps(self, hidden: Tensor, tokens: Tensor, temperature: float, entropy_gradient: bool) -> tuple[Tensor, Tensor]:
         """(M, D) and the tokens (M,) they predict → log-probabilities and entropies (M,)."""
-        if self._head_weight is None:
+        if self._head_weight is None or entropy_gradient:
             return token_logps(hidden, tokens, self.logits, temperature, self.vocab_size)
         return frozen_head_logps(hidden.to(self._head_weight.dtype), tokens, self._head_weight, temperature)
 

@@ -151,8 +151,8 @@ def _papers() -> list[Preset]:
 PLAIN_GRPO = dict(
     loss_type="grpo", scale_rewards="group", advantage_rule="grpo", multi_objective_aggregation="sum_then_normalize", beta=0.0,
     kl_estimator="k3", kl_placement="loss", reference="start", epsilon=0.2, epsilon_high=None, delta=None,
-    importance_sampling_level="token", num_iterations=1, mask_truncated_completions=False, num_generations=8, dead_groups="keep", top_entropy_quantile=1.0,
-    entropy_coef=0.0, use_adaptive_entropy=False, off_policy_mask_threshold=None,
+    importance_sampling_level="token", num_iterations=1, mask_truncated_completions=False, num_generations=8, dead_groups="keep",
+    top_entropy_quantile=1.0, entropy_coef=0.0, use_adaptive_entropy=False, off_policy_mask_threshold=None,
 )
 """What every paper's preset starts from, so that none leaves a rule of the one chosen before."""
 

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import grpo
 from .config import RunConfig
 from .policy import Policy
 from .records import Completion, Event, Group, GroupSampled, GroupScored, TokensSampled
 from .rewards import Reward, TrainerState, resolve, score
 from .rollout import Progress, Rollout, SamplingSettings, sample
+from .weigh import weigh
 
 
 def sample_group(
@@ -33,13 +33,15 @@ def sample_group(
     settings = SamplingSettings.of(config, greedy=greedy)
     generator = seeded(config.seed if seed is None else seed)
     rollout, groups = yield from sample_groups(policy, config, prompts, adapter, settings, generator, step=0)
-    if token_arrays:
+    kl = None
+    if token_arrays or config.kl_placement == "reward":
         logps, entropy = policy.frozen_logps(rollout, adapter, max_tokens=config.micro_batch_tokens)
         same = adapter is None
         ref_logps = logps if same else policy.frozen_logps(rollout, None, max_tokens=config.micro_batch_tokens)[0]
         attach(groups, rollout, logps=logps, old_logps=logps, ref_logps=ref_logps, entropy=entropy)
+        kl = (logps - ref_logps).sum(1) if config.kl_placement == "reward" else None
     score(resolve(config.rewards), config.weights, groups, system_prompt=config.system_prompt)
-    weigh(groups, rollout, config)
+    weigh(groups, rollout, config, decode=policy.decode, kl=kl)
     for group in groups:
         yield GroupScored(0, group)
     return groups
@@ -71,18 +73,6 @@ def score_groups(groups: list[Group], rewards: list[Reward], config: RunConfig, 
     """Fill every completion's rewards; returns what functions logged themselves. Raises RewardError."""
     state = TrainerState(global_step=step, max_steps=config.max_steps)
     return score(rewards, config.weights, groups, trainer_state=state, system_prompt=config.system_prompt)
-
-
-def weigh(groups: list[Group], rollout: Rollout, config: RunConfig) -> Tensor:
-    """Advantages (N,) from the groups' rewards, also written into the completions. A reward of None gets 0."""
-    rewards = [c.reward if c.reward is not None else float("nan") for group in groups for c in group.completions]
-    advantages = grpo.group_advantages(
-        torch.tensor(rewards), group_ids=rollout.group_ids.cpu(), scale_rewards=config.scale_rewards
-    )
-    completions = [c for group in groups for c in group.completions]
-    for completion, advantage in zip(completions, advantages.tolist(), strict=True):
-        completion.advantage = advantage
-    return advantages.to(rollout.completion_ids.device)
 
 
 def attach(groups: list[Group], rollout: Rollout, **arrays: Tensor) -> None:

@@ -14,25 +14,33 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from . import grpo, loss_stats
+from . import loss_stats, references
 from .between_steps import between_steps
 from .cold_start import as_rollout, supervised_backward
 from .config import ConfigError, RunConfig
+from .entropy import adapt_entropy_coef
 from .evaluation import evaluate, finished, held_out_rows
 from .metrics import group_metrics
+from .objective import Objective, rows_of_dead_groups
 from .policy import Policy
 from .records import CheckpointSaved, EvaluationRecord, Event, Group, GroupScored, ScoringFailed, StepRecord
+from .resampling import HardPrompts, put_in_place, sample_again
 from .rewards import RewardError, resolve
 from .rollout import Rollout, SamplingSettings
-from .sampling import attach, sample_group, sample_groups, score_groups, seeded, weigh
+from .sampling import attach, sample_group, sample_groups, score_groups, seeded
+from .stop_rules import StopRules
 from .tasks import load_task
+from .weigh import weigh
+
+if TYPE_CHECKING:
+    from .critic import Critic
 
 __all__ = ["Trainer", "TrainingError", "sample_group"]
 
@@ -49,11 +57,15 @@ class Batch:
 
     rollout: Rollout
     groups: list[Group]
-    advantages: Tensor | None = None  # (N,); None: not scored yet
+    advantages: Tensor | None = None  # (N,), or (N, T) with step rewards; None: not scored yet
     logged: dict[str, float] | None = None  # what reward functions logged with log_metric
     old_logps: Tensor | None = None  # (N, T) of the policy that sampled; set by the first update
     ref_logps: Tensor | None = None  # (N, T)
+    values: Tensor | None = None  # (N, T) of PPO's critic before the first update
+    returns: Tensor | None = None  # (N, T) what they should have been
     iteration: int = 0  # updates made with it
+    rounds: int = 0  # times that dead groups were sampled again
+    resampled: int = 0  # groups thrown away on the way
 
 
 class Trainer:
@@ -63,6 +75,16 @@ class Trainer:
     written there every `config.save_steps` steps. Raises ModelError, ConfigError, TaskError or RewardNotFound for a
     run that cannot start.
     """
+
+    critic: Critic | None = None  # PPO's; the mean of the group stands in for it here
+
+    def __new__(cls, config: RunConfig, **_: Any) -> Trainer:
+        """With algorithm "ppo" what you get is a PPOTrainer, which is used in the same way."""
+        if cls is Trainer and config.algorithm == "ppo":
+            from .ppo_trainer import PPOTrainer
+
+            cls = PPOTrainer
+        return object.__new__(cls)
 
     def __init__(self, config: RunConfig, *, policy: Policy | None = None, adapter: str = "policy",
                  output_dir: str | Path | None = None):
@@ -77,7 +99,9 @@ class Trainer:
         )
         self.adapter = adapter
         self.policy.add_adapter(adapter, r=config.lora_r, alpha=config.lora_alpha, seed=config.seed, path=config.adapter)
-        self.reference = self._frozen_start() if config.adapter else None
+        self.reference: str | None = None  # its adapter; None is the bare base
+        if references.begins_as_copy(config):
+            self.begin_reference()
         self.parameters = list(self.policy.adapters.parameters(adapter).values())
         self.optimizer = torch.optim.AdamW(
             self.parameters, lr=config.learning_rate, betas=(config.adam_beta1, config.adam_beta2),
@@ -86,7 +110,12 @@ class Trainer:
         self.output_dir = Path(output_dir) if output_dir is not None else None
         self.step = 0  # optimiser steps done
         self.rollouts = 0  # rollouts completed: the cursor of prompts and of sampling
+        self.prompts = 0  # prompts taken from the task
         self.num_tokens = 0
+        self.hard_prompts = HardPrompts()  # for dead_groups "replace"
+        self.stop_rules = StopRules()
+        self.stopped: str | None = None  # why the run ended by itself
+        self.entropy_coefs = (config.entropy_coef, config.entropy_coef)  # adaptive: remembered, and applied at the next step
         self.batch: Batch | None = None
         self.changes: list[tuple[int, dict[str, Any]]] = []  # (first step they apply to, settings)
         self.pending: dict[str, Any] = {}  # live changes that wait for the next step
@@ -141,9 +170,7 @@ class Trainer:
     def begin_from_here(self) -> None:
         """The adapter as it is now becomes the start of the run: what KL is measured against, with a fresh optimizer."""
         self.optimizer.state.clear()
-        if self.reference:
-            self.policy.remove_adapter(self.reference)
-        self.reference = self._frozen_start()
+        self.begin_reference()
 
     def save(self, folder: str | Path) -> Path:
         """Write a checkpoint folder from which `Trainer.load` goes on exactly here."""
@@ -184,7 +211,7 @@ class Trainer:
             yield event
 
     def _run(self) -> Generator[Event, None, None]:
-        while self.step < self.config.max_steps:
+        while self.step < self.config.max_steps and self.stopped is None:
             self._apply_changes()
             self._within_step = True
             try:
@@ -207,17 +234,68 @@ class Trainer:
                 yield CheckpointSaved(self.step, str(path))
 
     def _sample(self) -> Generator[Event, None, None]:
-        config = self.config
-        rows = self.task.rows(self.rollouts * config.prompts_per_step, config.prompts_per_step)
-        generator = seeded(config.seed, self.rollouts)
-        rollout, groups = yield from sample_groups(
-            self.policy, config, rows, self.adapter, SamplingSettings.of(config), generator, step=self.step + 1
-        )
+        rows = self.task.rows(self.prompts, self.config.prompts_per_step)
+        rollout, groups = yield from self._sampling(rows)
         self.batch = Batch(rollout, groups)
+        self._count(rollout, prompts=len(rows))
+
+    def _sampling(self, rows: list[dict[str, Any]]) -> Generator[Event, None, tuple[Rollout, list[Group]]]:
+        config = self.config
+        generator = seeded(config.seed, self.rollouts)
+        return sample_groups(self.policy, config, rows, self.adapter, SamplingSettings.of(config), generator, step=self.step + 1)
+
+    def _count(self, rollout: Rollout, prompts: int) -> None:
         self.rollouts += 1
+        self.prompts += prompts
         self.num_tokens += int(rollout.lengths.sum()) + int(rollout.prompt_mask.sum(1)[rollout.group_ids].sum())
 
     def _score(self) -> Generator[Event, None, None]:
+        """Rewards and advantages; dead groups are sampled again first, where that is wanted."""
+        batch = self.batch
+        yield from self._fill_rewards()
+        advantages = self._weigh()
+        while dead := self._groups_to_sample_again():
+            yield from self._sample_again(dead)
+            yield from self._fill_rewards()
+            advantages = self._weigh()
+        if self.config.dead_groups == "replace":
+            self.hard_prompts.remember(batch.groups)
+        batch.advantages = advantages
+        for group in batch.groups:
+            yield GroupScored(self.step + 1, group)
+
+    def _weigh(self) -> Tensor:
+        batch, config, kl = self.batch, self.config, None
+        if config.kl_placement == "reward":
+            batch.old_logps, _ = self.policy.frozen_logps(batch.rollout, self.adapter, max_tokens=config.micro_batch_tokens)
+            kl = (batch.old_logps - self._ref_logps()).sum(1)
+        return weigh(batch.groups, batch.rollout, config, decode=self.policy.decode, kl=kl)
+
+    def _ref_logps(self) -> Tensor:
+        batch = self.batch
+        if batch.ref_logps is None:
+            batch.ref_logps, _ = self.policy.frozen_logps(batch.rollout, self.reference, max_tokens=self.config.micro_batch_tokens)
+        return batch.ref_logps
+
+    def _groups_to_sample_again(self) -> list[int]:
+        if self.config.dead_groups not in ("resample", "replace") or self.batch.rounds >= self.config.max_resamples:
+            return []
+        return [index for index, group in enumerate(self.batch.groups) if group.dead]
+
+    def _sample_again(self, dead: list[int]) -> Generator[Event, None, None]:
+        """Other prompts take the places of dead groups. All groups are then scored as one batch, as any other is."""
+        batch = self.batch
+        hard = self.hard_prompts.hardest(len(dead)) if self.config.dead_groups == "replace" else []
+        fresh = self.task.rows(self.prompts, len(dead) - len(hard)) if len(hard) < len(dead) else []
+        rollout, groups = yield from sample_again(self._sampling([*hard, *fresh]), batch.groups, dead)
+        self.hard_prompts.forget_hardest(len(hard))
+        self._count(rollout, prompts=len(fresh))
+        batch.rollout = put_in_place(batch.rollout, rollout, dead)
+        for place, group in zip(dead, groups, strict=True):
+            batch.groups[place] = group
+        batch.rounds, batch.resampled, batch.logged = batch.rounds + 1, batch.resampled + len(dead), None
+
+    def _fill_rewards(self) -> Generator[Event, None, None]:
         batch = self.batch
         while batch.logged is None:
             try:
@@ -225,38 +303,53 @@ class Trainer:
             except RewardError as error:
                 yield ScoringFailed(self.step + 1, error)
                 self._apply_changes()
-        batch.advantages = weigh(batch.groups, batch.rollout, self.config)
-        for group in batch.groups:
-            yield GroupScored(self.step + 1, group)
 
     def _update(self) -> dict[str, float]:
         """One optimiser step on the batch; fills the batch's per-token arrays and returns the metrics of the loss."""
-        config, batch, rollout = self.config, self.batch, self.batch.rollout
-        if batch.ref_logps is None:
-            batch.ref_logps, _ = self.policy.frozen_logps(rollout, self.reference, max_tokens=config.micro_batch_tokens)
-        mask = self._loss_mask(rollout)
-        logps, entropy = self._backward(mask)
+        config, batch = self.config, self.batch
+        objective = self._objective()
+        logps, entropy = self._backward(objective)
         if batch.old_logps is None:
-            batch.old_logps = logps
-        loss, stats = self._loss(logps, batch.old_logps, batch.ref_logps, batch.advantages, mask)
+            batch.old_logps = objective.old_logps = logps
+        loss, stats = objective.loss(logps, entropy)
         learning_rate = self._learning_rate()
         metrics = {"loss": float(loss), "grad_norm": self._optimise(learning_rate), "learning_rate": learning_rate}
-        stats["entropy"] = entropy
         token_metrics = loss_stats.metrics(
             [stats], loss_type=config.loss_type, importance_sampling_level=config.importance_sampling_level
         )
-        attach(batch.groups, rollout, logps=logps, old_logps=batch.old_logps, ref_logps=batch.ref_logps, entropy=entropy)
-        return metrics | {name: float(value) for name, value in token_metrics.items()} | self._sampler_gap()
+        attach(batch.groups, batch.rollout, logps=logps, old_logps=batch.old_logps, ref_logps=batch.ref_logps, entropy=entropy)
+        metrics |= {name: float(value) for name, value in token_metrics.items()} | self._sampler_gap()
+        if config.entropy_coef or config.use_adaptive_entropy:
+            metrics |= {"entropy_coef": objective.entropy_coef, "policy_loss": float(stats.get("policy_loss_sum", loss))}
+        self._adapt_entropy_coef(metrics["entropy"])
+        return metrics
 
-    def _backward(self, mask: Tensor) -> tuple[Tensor, Tensor]:
+    def _objective(self) -> Objective:
+        config, batch = self.config, self.batch
+        entropies = None
+        if config.top_entropy_quantile < 1:
+            _, entropies = self.policy.frozen_logps(batch.rollout, self.adapter, max_tokens=config.micro_batch_tokens)
+        return Objective(
+            config, batch.rollout, batch.advantages, batch.old_logps, self._ref_logps(),
+            rows_of_dead_groups([bool(group.dead) for group in batch.groups], batch.rollout), entropies,
+            self.entropy_coefs[1] if config.use_adaptive_entropy else config.entropy_coef,
+        )
+
+    def _adapt_entropy_coef(self, entropy: float) -> None:
+        config = self.config
+        if config.use_adaptive_entropy:
+            self.entropy_coefs = adapt_entropy_coef(
+                self.entropy_coefs[0], entropy, entropy_target=config.entropy_target, entropy_coef_delta=config.entropy_coef_delta,
+                entropy_coef_min=config.entropy_coef_min, entropy_coef_max=config.entropy_coef_max,
+            )
+
+    def _backward(self, objective: Objective) -> tuple[Tensor, Tensor]:
         """Gradients of the batch's loss; returns the policy's log-probs and entropies (N, T), detached.
 
         Rows that give exactly no gradient (no advantage, no KL term) go through the forward alone.
         """
-        config, batch, rollout = self.config, self.batch, self.batch.rollout
-        logps, entropy = torch.zeros_like(batch.ref_logps), torch.zeros_like(batch.ref_logps)
-        teaching = (batch.advantages != 0) | (config.beta != 0)
-        totals = grpo.batch_totals(mask)
+        rollout, teaching = objective.rollout, objective.teaching()
+        logps, entropy = torch.zeros_like(rollout.sampling_logps), torch.zeros_like(rollout.sampling_logps)
         self.optimizer.zero_grad(set_to_none=True)
         for learns in (True, False):
             chosen = (teaching == learns).nonzero().squeeze(1)
@@ -264,34 +357,16 @@ class Trainer:
                 piece = rollout.rows(part)
                 width = piece.completion_ids.shape[1]
                 with torch.set_grad_enabled(learns):
-                    part_logps, part_entropy = self.policy.logps(piece, self.adapter)
+                    part_logps, part_entropy = self.policy.logps(piece, self.adapter, entropy_gradient=bool(objective.entropy_coef))
                 logps[part, :width], entropy[part, :width] = part_logps.detach(), part_entropy.detach()
                 if learns:
-                    old = None if batch.old_logps is None else batch.old_logps[part, :width]
-                    loss, _ = self._loss(part_logps, old, batch.ref_logps[part, :width], batch.advantages[part],
-                                         mask[part, :width], totals)
-                    loss.backward()
+                    objective.loss(part_logps, part_entropy, part)[0].backward()
         return logps, entropy
 
     def _micro_batches(self, rollout: Rollout, chosen: Tensor) -> Iterator[Tensor]:
         if len(chosen):
             for part in self.policy.micro_batches(rollout.rows(chosen), self.config.micro_batch_tokens):
                 yield chosen[part]
-
-    def _loss(self, logps: Tensor, old_logps: Tensor | None, ref_logps: Tensor, advantages: Tensor, mask: Tensor,
-              totals: grpo.BatchTotals | None = None) -> tuple[Tensor, dict[str, Tensor]]:
-        config = self.config
-        return grpo.grpo_loss(
-            logps, old_logps, ref_logps, advantages, mask, loss_type=config.loss_type, epsilon=config.epsilon,
-            epsilon_high=config.epsilon_high, delta=config.delta, beta=config.beta, kl_estimator=config.kl_estimator,
-            importance_sampling_level=config.importance_sampling_level,
-            max_completion_length=config.max_completion_length, totals=totals,
-        )
-
-    def _loss_mask(self, rollout: Rollout) -> Tensor:
-        if not self.config.mask_truncated_completions:
-            return rollout.completion_mask
-        return rollout.completion_mask * rollout.finished[:, None]
 
     def _optimise(self, learning_rate: float) -> float:
         """Clip and apply the gradient; returns its norm before clipping. Without any gradient nothing moves at all."""
@@ -321,7 +396,11 @@ class Trainer:
         batch, config = self.batch, self.config
         self.step += 1
         metrics |= group_metrics(batch.groups) | batch.logged | {"num_tokens": self.num_tokens}
-        record = StepRecord(self.step, metrics, batch.groups, batch.iteration)
+        if config.dead_groups in ("resample", "replace"):
+            metrics["groups/resampled"] = batch.resampled
+        references.renew(self.policy.adapters, self.adapter, self.reference, config, self.step)
+        self.stopped = self.stop_rules.look(metrics, config)
+        record = StepRecord(self.step, metrics, _own(batch.groups), batch.iteration, self.stopped)
         batch.iteration += 1
         if batch.iteration >= config.num_iterations:
             self.batch = None
@@ -341,11 +420,24 @@ class Trainer:
     def _learning_rate(self) -> float:
         return self.config.learning_rate * schedule(self.step, self.config)
 
-    def _frozen_start(self) -> str:
-        """A copy of a continued adapter's start as reference: against the bare base, KL would begin far from 0."""
-        name = f"{self.adapter}-start"
-        self.policy.adapters.copy(self.adapter, name)
-        return name
+    @property
+    def reference_name(self) -> str:
+        """What the reference is called where it is an adapter."""
+        return f"{self.adapter}-reference"
+
+    def begin_reference(self) -> None:
+        """The adapter as it is now becomes the reference; for a continued one KL against the bare base would begin far from 0."""
+        if self.reference is not None:
+            self.policy.remove_adapter(self.reference)
+        self.reference = None
+        if self.config.reference != "base":
+            self.reference = self.reference_name
+            self.policy.adapters.copy(self.adapter, self.reference)
+
+
+def _own(groups: list[Group]) -> list[Group]:
+    """Groups of a record's own: the next update of the same rollout writes new arrays into the trainer's."""
+    return [replace(group, completions=[replace(c, arrays=dict(c.arrays)) for c in group.completions]) for group in groups]
 
 
 def _out_of_memory(error: Exception) -> bool:
