@@ -60,7 +60,7 @@ class _Layer:
 
     def __init__(self, layer: nn.Module, adapter: str | None):
         attention, mlp = layer.self_attn, layer.mlp
-        self.input_norm, self.post_norm = layer.input_layernorm, layer.post_attention_layernorm
+        self.input_norm, self.post_norm = _Norm(layer.input_layernorm), _Norm(layer.post_attention_layernorm)
         self.norms = (attention.q_norm, attention.k_norm) if hasattr(attention, "q_norm") else None
         self.size, self.scale = attention.head_dim, attention.scaling
         self.keys = attention.k_proj.out_features // self.size
@@ -84,6 +84,17 @@ class _Layer:
     def _normed(self, heads: Tensor) -> Tensor:
         q, k, v = heads.split([self.queries, self.keys, self.keys], dim=1)
         return torch.cat([self.norms[0](q), self.norms[1](k), v], dim=1)
+
+
+class _Norm:
+    """RMS norm in one call: layer norm of (x, −x), whose mean is 0 and whose variance is the mean square of x."""
+
+    def __init__(self, norm: nn.Module):
+        self._weight = torch.cat([norm.weight, norm.weight]).detach()
+        self._epsilon = norm.variance_epsilon
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.layer_norm(torch.cat([x, -x], dim=-1), self._weight.shape, self._weight, None, self._epsilon)[..., : x.shape[-1]]
 
 
 def rotary(trunk: nn.Module, hidden: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:

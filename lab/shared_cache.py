@@ -25,8 +25,9 @@ class SharedCache:
         self.born: list[int] = []  # first slot that is a lane's own
         self.used = 0  # slots written
         self._live: Tensor | None = None  # (n,) grid places lane · G + seat of the rows in the forward; None: all
-        self._prompt: list[list[Tensor]] = []  # per layer: keys and values (L, K, P, d)
-        self._own: list[list[Tensor]] = []  # per layer: keys and values (L, K, G, T, d)
+        self._heads = 0  # K
+        self._prompt: list[list[Tensor]] = []  # per layer: keys and values (L·K, P, d)
+        self._own: list[list[Tensor]] = []  # per layer: keys and values (L·K·G, T, d)
         self._mask: Tensor | None = None
 
     @property
@@ -39,9 +40,10 @@ class SharedCache:
         ends = torch.tensor(lengths, device=self.device)
         slots = (ends.cumsum(0) - ends)[:, None] + torch.arange(width, device=self.device)
         slots = slots.clamp(max=len(row) - 1)  # beyond a prompt's end anything may lie: it is masked
+        self._heads = keys_values[0][0].shape[1]
         for layer, pair in enumerate(keys_values):
-            new = [attention_type(x)[slots].transpose(1, 2).contiguous() for x in pair]  # (L, K, width, d)
-            own = [x.new_zeros(*x.shape[:2], self.seats, self._capacity(), x.shape[-1]) for x in new]
+            new = [attention_type(x)[slots].transpose(1, 2).flatten(0, 1) for x in pair]  # (L·K, width, d)
+            own = [x.new_zeros(len(x) * self.seats, self._capacity(), x.shape[-1]) for x in new]
             if layer == len(self._prompt):
                 self._prompt.append(new)
                 self._own.append(own)
@@ -66,34 +68,39 @@ class SharedCache:
         self.prompt_lengths = [self.prompt_lengths[lane] for lane in lanes.tolist()]
         self.born = [self.born[lane] for lane in lanes.tolist()]
         first = min(self.born)
-        for layer, (prompt, own) in enumerate(zip(self._prompt, self._own, strict=True)):
-            self._prompt[layer] = [x[lanes] for x in prompt]
-            self._own[layer] = [x.transpose(1, 2).flatten(0, 1)[places].transpose(1, 2)[..., first:, :].contiguous() for x in own]
+        heads = torch.arange(self._heads, device=self.device)[:, None]
+        by_lane = lanes[:, None, None] * self._heads + heads  # (L', K, 1)
+        by_seat = (by_lane * self.seats + places[:, None] % self.seats).flatten()  # (L'·K·G')
+        for prompt, own in zip(self._prompt, self._own, strict=True):
+            prompt[:] = [x[by_lane.flatten()] for x in prompt]
+            own[:] = [x[by_seat, first:] for x in own]
         self.born = [slot - first for slot in self.born]
         self.used -= first
         self.seats = places.shape[1]
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         """One new token per live row: (n, H, d), (n, K, d), (n, K, d) → (n, H, d). Writes the new keys and values."""
-        lanes, seats, heads, size = self.lanes, self.seats, key.shape[1], key.shape[2]
-        for own, new in zip(self._own[layer], (key, value), strict=True):
-            own[:, :, :, self.used - 1] = self._on_grid(new).view(lanes, seats, heads, size).transpose(1, 2)
-        own_k, own_v = (x[:, :, :, : self.used].flatten(0, 2) for x in self._own[layer])  # (L·K·G, T, d)
-        prompt_k, prompt_v = (x.flatten(0, 1) for x in self._prompt[layer])  # (L·K, P, d)
-        width = prompt_k.shape[1]
+        lanes, seats, heads, size = self.lanes, self.seats, self._heads, key.shape[2]
+        own_k, own_v = (self._write(own, new) for own, new in zip(self._own[layer], (key, value), strict=True))
+        prompt_k, prompt_v = self._prompt[layer]
 
-        # Everything lies as (L, K, G, g, …): a lane's rows are one matrix for its prompt, and a batch of them for themselves.
+        # All lies as (L, K, G, g, d): to its prompt a lane's rows are one matrix, to themselves each is one of a batch.
         q = attention_type(self._on_grid(query)).view(lanes, seats, heads, -1, size).transpose(1, 2).contiguous()
         on_prompt = _scaled_product(q.view(lanes * heads, -1, size), prompt_k, scale)
         on_own = _scaled_product(q.view(lanes * heads * seats, -1, size), own_k, scale)
-        scores = torch.cat([on_prompt.view(*q.shape[:-1], width), on_own.view(*q.shape[:-1], self.used)], dim=-1)
+        scores = torch.cat([on_prompt.view(*on_own.shape[:2], -1), on_own], dim=-1)  # (L·K·G, g, P + T)
         if self._mask is not None:
-            scores += self._mask
-        weights = scores.softmax(-1)
-        out = (weights[..., :width].flatten(0, 1).flatten(1, 2) @ prompt_v).view_as(q)
-        out += (weights[..., width:].flatten(0, 2) @ own_v).view_as(q)
-        out = out.transpose(1, 2).reshape(lanes * seats, -1, size).to(query.dtype)
+            scores.view(lanes, -1, scores.shape[-1]).add_(self._mask)
+        on_prompt, on_own = scores.softmax(-1).split([prompt_k.shape[1], self.used], dim=-1)
+        out = torch.bmm(on_prompt.flatten(0, 1).unflatten(0, (lanes * heads, -1)), prompt_v).view(*on_own.shape[:2], size)
+        out = torch.baddbmm(out, on_own, own_v).view_as(q).transpose(1, 2).reshape(lanes * seats, -1, size).to(query.dtype)
         return out if self._live is None else out[self._live]
+
+    def _write(self, own: Tensor, new: Tensor) -> Tensor:
+        """Put the rows' newest keys or values (n, K, d) into their slot; returns all that is written, (L·K·G, T, d)."""
+        rows = self._on_grid(new).view(self.lanes, self.seats, self._heads, -1).transpose(1, 2)
+        own[:, self.used - 1].view_as(rows).copy_(rows)
+        return own[:, : self.used]
 
     def _on_grid(self, x: Tensor) -> Tensor:
         """(n, …) → (L·G, …), zeros where no row is live."""
@@ -102,18 +109,18 @@ class SharedCache:
         return x.new_zeros(self.lanes * self.seats, *x.shape[1:]).index_copy_(0, self._live, x)
 
     def _capacity(self) -> int:
-        return self._own[0][0].shape[3] if self._own else SLOTS
+        return self._own[0][0].shape[1] if self._own else SLOTS
 
     def _hidden_slots(self) -> Tensor | None:
-        """(L, 1, 1, 1, P + T) to add to scores: −inf past a prompt's end and before a lane was born. None if nothing is hidden."""
-        width = self._prompt[0][0].shape[2]
+        """(L, 1, P + T) to add to scores: −inf past a prompt's end and before a lane was born. None if nothing is hidden."""
+        width = self._prompt[0][0].shape[1]
         if min(self.prompt_lengths) == width and not any(self.born):
             return None
         past = torch.arange(width, device=self.device) >= torch.tensor(self.prompt_lengths, device=self.device)[:, None]
         unborn = torch.arange(self.used, device=self.device) < torch.tensor(self.born, device=self.device)[:, None]
         hidden = torch.cat([past, unborn], dim=1)
         mask = torch.zeros(hidden.shape, dtype=self._prompt[0][0].dtype, device=self.device).masked_fill(hidden, float("-inf"))
-        return mask[:, None, None, None]
+        return mask[:, None]
 
 
 def attention_type(x: Tensor) -> Tensor:
@@ -126,6 +133,6 @@ def _scaled_product(a: Tensor, b: Tensor, scale: float) -> Tensor:
 
 
 def _stack(old: Tensor, new: Tensor) -> Tensor:
-    """Lanes (L, K, P, d) after each other, the narrower prompts padded."""
-    width = max(old.shape[2], new.shape[2])
-    return torch.cat([torch.nn.functional.pad(x, (0, 0, 0, width - x.shape[2])) for x in (old, new)])
+    """Prompts (L·K, P, d) after each other, the narrower ones padded."""
+    width = max(old.shape[1], new.shape[1])
+    return torch.cat([torch.nn.functional.pad(x, (0, 0, 0, width - x.shape[1])) for x in (old, new)])
