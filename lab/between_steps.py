@@ -34,7 +34,7 @@ def evaluation_is_due(trainer: Trainer) -> bool:
     config = trainer.config
     if not config.eval_steps or trainer.evaluated_at == trainer.step:
         return False
-    return trainer.step % config.eval_steps == 0 or trainer.step >= config.max_steps
+    return trainer.step % config.eval_steps == 0 or trainer.step >= config.max_steps or trainer.stopped is not None
 
 
 def _evaluate_if_due(trainer: Trainer, *, base: bool = False) -> Generator[Event, None, None]:

@@ -131,8 +131,9 @@ class Engine:
                 self.store.finish_command(command.id, result=result)
 
     def _order(self, kind: str):
-        orders = {"sample": self._sample, "evaluate": self._evaluate, "cancel": self._cancel, "branch": self._branch, "train": self._train, "resume_run": self._resume_run,
-                  "pause": self._pause, "resume": self._resume, "step": self._step, "stop": self._stop, "change": self._change}
+        orders = {"sample": self._sample, "evaluate": self._evaluate, "cancel": self._cancel, "train": self._train, "branch": self._branch,
+                  "resume_run": self._resume_run, "pause": self._pause, "resume": self._resume, "step": self._step, "stop": self._stop,
+                  "change": self._change}
         if kind not in orders:
             raise CommandError(f"There is no command {kind!r}. Commands: {', '.join(orders)}.")
         return orders[kind]

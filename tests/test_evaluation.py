@@ -10,8 +10,8 @@ import pytest
 from lab.config import ConfigError, RunConfig
 from lab.evaluation import evaluate, finished
 from lab.evaluation_metrics import compare, evaluation_metrics, pass_at_k
-from lab.records import Completion, EvaluationRecord, Group, StepRecord
 from lab.recorder import open_run, recording
+from lab.records import Completion, EvaluationRecord, Group, StepRecord
 from lab.store import Store
 from lab.trainer import Trainer
 

@@ -27,7 +27,8 @@ def load_examples(source: Any, task: Any, seed: int) -> Task:
     if isinstance(source, (str, Path)):
         rows = read_jsonl(Path(source))
     else:
-        rows = load_task(source).rows(0, len(source))
+        load_task(source)  # refuses what has no prompt
+        rows = [row if isinstance(row, dict) else {"prompt": row} for row in source]
     for number, row in enumerate(rows, start=1):
         if not completion_text(row):
             raise TaskError(f"Example {number} of the cold start has no completion to learn from (columns: {', '.join(row)}). Each "
