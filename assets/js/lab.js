@@ -7,6 +7,7 @@ import { count } from "./format.js";
 import { makeGroup } from "./group.js";
 import * as poll from "./poll.js";
 import * as sample from "./sample.js";
+import * as tabs from "./tabs.js";
 import * as url from "./url.js";
 
 let view = null, group = null, parts = null, pointed = null, shownKey = null, summaryStep = null, arithmeticOpen = true;
@@ -28,7 +29,7 @@ export function mount() {
 export function open(run, step, index) {
   sample.forget();
   url.write({ tab: "lab", run, step, group: index, sample: null });
-  document.querySelector("#tab-lab-button")?.click();
+  tabs.choose("lab");
   refresh();
 }
 
@@ -127,7 +128,7 @@ function drawSummary() {
     const right = view.completions.filter((c) => c.rewards?.accuracy === 1).length;
     const judged = view.completions.some((c) => (c.rewards?.accuracy ?? null) !== null);
     const cut = view.completions.filter((c) => c.finished === false).length;
-    chips.push(el("span", {}, [count(all, "completion"), judged ? `${right} right` : null].filter(Boolean).join(" · ")));
+    chips.push(el("span", {}, [count(all, "completion"), judged ? `${right} right` : null, view.answer ? `answer ${view.answer}` : null].filter(Boolean).join(" · ")));
     if (cut) chips.push(el("span.chip.note", {}, `${cut} cut off`));
     if (view.verdict) chips.push(el("span.chip.dead", { title: DEAD[view.verdict] }, el("i.hatch"), `dead group: ${view.verdict}`));
     if (view.stopped) chips.push(el("span.chip", {}, view.stopped));

@@ -11,6 +11,7 @@ import * as poll from "./poll.js";
 import * as runs from "./runs.js";
 import * as sample from "./sample.js";
 import * as strip from "./strip.js";
+import * as table from "./table.js";
 import * as tabs from "./tabs.js";
 
 const together = (names, values) => Object.fromEntries(names.map((name, i) => [name, values[i]]));
@@ -25,5 +26,5 @@ window.lab = {
   startRun: (names, values) => void runs.startWith(together(names, values)),
 };
 
-for (const part of [strip, tabs, fields, notice, lab, sample, debate, plan, curves, newest]) part.mount();
+for (const part of [strip, tabs, fields, notice, lab, sample, debate, plan, curves, table, newest]) part.mount();
 poll.start();

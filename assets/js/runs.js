@@ -2,6 +2,7 @@
 
 import { LabError, get, post } from "./api.js";
 import * as poll from "./poll.js";
+import * as tabs from "./tabs.js";
 
 const ALIVE = ["queued", "loading", "training", "paused"];
 const ANSWER_WAITS = [200, 400, 800, 1600, 3200, 6400]; // milliseconds between looks
@@ -46,13 +47,14 @@ export async function restartEngine() {
   await attempt(() => post("api/engine/restart"));
 }
 
-/** The Train form's hidden start button calls this with what it holds. */
+/** The Train form's start button calls this with what it holds; null stands for the first-run preset. */
 export async function startWith(config) {
   const wanted = pendingSteps;
   pendingSteps = null;
   await attempt(async () => {
-    const { run } = await post("api/runs", { config, ...(wanted ? { steps: wanted } : {}) });
+    const { run } = await post("api/runs", { ...(config && { config }), ...(wanted && { steps: wanted }) });
     poll.show(run);
+    tabs.choose("train");
   });
 }
 
@@ -96,9 +98,12 @@ export function timeLeft() {
   return (times.reduce((sum, time) => sum + time, 0) / times.length) * Math.max(0, run.max_steps - run.step);
 }
 
+/** Starts what the Train form says. Gradio builds that tab when it is first opened: before, its settings are the first run's. */
 function start(n) {
   pendingSteps = n;
-  document.querySelector("#train-start button, button#train-start")?.click();
+  const button = document.getElementById("train-start");
+  if (button) button.click();
+  else startWith(null);
 }
 
 /** Sends a command and waits a moment for the engine's answer, so that a refusal is told. */

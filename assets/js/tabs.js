@@ -14,7 +14,7 @@ export function mount() {
 /** Opens a tab as soon as Gradio has put it there and answers to clicks. */
 export function choose(name, tries = 100) {
   const button = document.querySelector(`[role=tab][data-tab-id="${CSS.escape(name)}"]`);
-  if (button?.getAttribute("aria-selected") === "true") return;
+  if (button?.getAttribute("aria-selected") === "true") return url.write({ tab: name });
   button?.click();
   if (tries) setTimeout(choose, 100, name, tries - 1);
 }

@@ -21,7 +21,7 @@ from lab.tasks import TaskError, load_task
 from lab.web.answers import answer_to
 from lab.web.form import read_form
 
-RUN_COMMANDS = ("pause", "resume", "step", "stop", "resume_run")
+RUN_COMMANDS = ("pause", "resume", "step", "stop", "resume_run", "change", "branch", "evaluate")
 SAMPLE_SETTINGS = ("model", "adapter", "system_prompt", "task", "rewards", "reward_weights", "num_generations", "max_completion_length",
                    "temperature", "top_p", "top_k", "min_p", "seed", "dtype", "load_in_4bit", "device", "num_threads")
 
@@ -116,7 +116,7 @@ def start_run(lab: Lab, owner: str, settings: dict[str, Any], name: str | None =
 
 
 def command_run(lab: Lab, owner: str, run_id: str, kind: str, args: dict[str, Any]) -> dict[str, int]:
-    """pause, resume, step {n}, stop, resume_run for a run of the owner's."""
+    """pause, resume, step {n}, stop, resume_run {more}, change, branch {step, config}, evaluate for a run of the owner's."""
     if kind not in RUN_COMMANDS:
         raise ActionError(f"A run has no command {kind!r}. Commands: {', '.join(RUN_COMMANDS)}.")
     _, run = lab.find(owner, run_id)

@@ -46,7 +46,7 @@ def build_page() -> gr.Blocks:
         island("lab-strip")
         with gr.Tabs(elem_id="lab-tabs"):
             for tab in TABS:
-                with gr.Tab(tab.LABEL, id=tab.ID, elem_id=f"tab-{tab.ID}", render_children=True):
+                with gr.Tab(tab.LABEL, id=tab.ID, elem_id=f"tab-{tab.ID}"):
                     tab.build()
     return page
 

@@ -33,6 +33,7 @@ def build() -> None:
             island("lab-progress")
             island("lab-curves")
             island("lab-newest")
+            island("lab-table")
 
 
 def _rail(settings: RunConfig) -> None:

@@ -277,3 +277,28 @@ def test_a_preset_fills_the_form_also_where_it_is_folded_and_the_run_gets_it(pag
     expect(page.locator("#lab-notice-train [data-notice=problem]")).to_contain_text("not in this test")
     config = RunConfig.from_dict(read_form(asked[0]["config"]))
     assert config == PRESETS["first-run"].config(**PRESETS["dapo"].settings, max_steps=7)
+
+
+def test_groups_are_held_while_somebody_reads_and_newer_ones_are_announced(page, lab, owner):
+    run = write_run(lab.store, owner=owner, steps=3)
+    open_page(page, lab, f"?run={run}&tab=train")
+    expect(page.locator(".lines-of header")).to_contain_text("Newest step, 8 groups")
+    line = page.locator(".lines .line").nth(2)
+    line.focus()
+    write_step(lab.store, run, 4)
+    newer = page.get_by_role("button", name="1 newer step")
+    expect(newer).to_be_visible()
+    expect(line).to_be_focused()  # the redraw of curves and strip stole nothing
+    newer.click()
+    expect(newer).to_be_hidden()
+    expect(page.locator(".lines-of header")).to_contain_text("Newest step")
+    lab.store.set_status(run, "finished")
+
+
+def test_the_curves_can_be_read_as_a_table(page, lab, owner):
+    run = write_run(lab.store, owner=owner, steps=6, status="finished")
+    open_page(page, lab, f"?run={run}&tab=train")
+    page.get_by_role("button", name="Show the numbers as a table").click()
+    table = page.get_by_role("table")
+    expect(table.get_by_role("row")).to_have_count(7)
+    expect(table.get_by_role("row").nth(1)).to_contain_text(f"{metrics(6)['reward']:.3f}")
