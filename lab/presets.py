@@ -104,6 +104,12 @@ def _papers() -> list[Preset]:
               beta=0.04, num_generations=64, reference="snapshot", ref_model_sync_steps=50),
         paper("r1", "DeepSeek-R1", "Hardly any KL and a clip so wide that it seldom acts. The paper gives answers 32,768 tokens.",
               "DeepSeek-R1, arXiv 2501.12948", beta=0.001, epsilon=10.0, num_generations=16),
+        paper("r1-cold-start", "DeepSeek-R1, cold start", "A few supervised steps on worked examples first, here those of the arithmetic "
+              "tasks. Give your own examples for another task.", "DeepSeek-R1, arXiv 2501.12948, section 2.3",
+              beta=0.001, epsilon=10.0, num_generations=16, cold_start="worked", cold_start_steps=5),
+        paper("ppo", "PPO", "A critic on an adapter of its own instead of the group's mean, KL in the reward, several updates per batch. "
+              "Shows what GRPO saves.", "PPO, arXiv 1707.06347, as in InstructGPT, arXiv 2203.02155",
+              algorithm="ppo", loss_type="bnpo", beta=0.05, gamma=1.0, lam=0.95, cliprange_value=0.2, num_iterations=4),
         paper("v3.2", "DeepSeek-V3.2", "KL corrected by the ratio, and completions that the policy has left are not pushed down further.",
               "DeepSeek-V3.2, arXiv 2512.02556", beta=0.001, kl_estimator="k3_corrected", off_policy_mask_threshold=0.5),
         Preset("trl", "TRL's defaults", "What TRL 1.16 does when nothing is set: token-averaged loss, no KL.",
@@ -152,7 +158,8 @@ PLAIN_GRPO = dict(
     loss_type="grpo", scale_rewards="group", advantage_rule="grpo", multi_objective_aggregation="sum_then_normalize", beta=0.0,
     kl_estimator="k3", kl_placement="loss", reference="start", epsilon=0.2, epsilon_high=None, delta=None,
     importance_sampling_level="token", num_iterations=1, mask_truncated_completions=False, num_generations=8, dead_groups="keep",
-    top_entropy_quantile=1.0, entropy_coef=0.0, use_adaptive_entropy=False, off_policy_mask_threshold=None,
+    top_entropy_quantile=1.0, entropy_coef=0.0, use_adaptive_entropy=False, off_policy_mask_threshold=None, algorithm="grpo",
+    cold_start_steps=0,
 )
 """What every paper's preset starts from, so that none leaves a rule of the one chosen before."""
 
