@@ -28,7 +28,6 @@ from .models.registry import fetch, resolve
 from .policy import Policy
 from .trainer import Trainer
 
-
 REPORT = "peak memory: "  # begins the line in which a process says what it measured
 
 

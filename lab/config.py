@@ -204,7 +204,7 @@ class RunConfig:
     num_threads: int = knob(0, "CPU threads", "0: one for a small model, as many as the machine offers for others. Results on CPU depend on it.",
                             group="adapter", low=0)
     micro_batch_tokens: int = knob(16384, "Tokens per micro-batch", "Upper limit of tokens in one forward and backward. "
-                                   "Changes memory, never the result.", group="adapter", low=64)
+                                   "Changes memory, never the result.", group="adapter", low=1)
 
     # -- evaluation
     eval_steps: int = knob(0, "Evaluate every", "Steps between evaluations on held-out prompts; the base is evaluated before the first. "

@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 from lab.config import RunConfig
 from lab.errors import CommandError, sentence_of
-from lab.records import AwaitingScores, ColdStartStep, EvaluationRecord, Group, GroupSampled, ScoringFailed, StepRecord, TokensSampled
+from lab.records import (
+    AwaitingScores,
+    ColdStartStep,
+    EvaluationRecord,
+    Group,
+    GroupSampled,
+    MemoryRanShort,
+    ScoringFailed,
+    StepRecord,
+    TokensSampled,
+)
 from lab.run_folder import RunFolder, driver_info
 from lab.sampling import sample_group
 from lab.store import Command, Run, Store
@@ -129,6 +139,8 @@ class RunWork:
                 self.pause(str(event.error))
             case EvaluationRecord():
                 self._store.write_evaluation(self.run, event, attempt=self._attempt)
+            case MemoryRanShort():
+                self._store.add_event(self.run, event.step, "memory", {"message": event.message}, attempt=self._attempt)
             case ColdStartStep():
                 self._store.add_event(self.run, 0, "cold_start", {"step": event.step, "of": event.of, "loss": event.loss},
                                       attempt=self._attempt)

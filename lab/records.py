@@ -132,5 +132,14 @@ class ColdStartStep:
     loss: float  # mean negative log-probability per completion token, in nats
 
 
-Event = (TokensSampled | GroupSampled | GroupScored | AwaitingScores | ScoringFailed | CheckpointSaved | StepRecord
+@dataclass
+class MemoryRanShort:
+    """The step goes on with smaller micro-batches. They change no result but its last digits, so equal runs no longer are bit-equal."""
+
+    step: int
+    micro_batch_tokens: int  # from now on
+    message: str
+
+
+Event = (TokensSampled | MemoryRanShort | GroupSampled | GroupScored | AwaitingScores | ScoringFailed | CheckpointSaved | StepRecord
          | EvaluationProgress | EvaluationRecord | ColdStartStep)

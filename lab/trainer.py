@@ -27,10 +27,11 @@ from .cold_start import as_rollout, supervised_backward
 from .config import ConfigError, RunConfig
 from .entropy import adapt_entropy_coef
 from .evaluation import evaluate, finished, held_out_rows
+from .memory import is_out_of_memory, smaller_budget
 from .metrics import group_metrics
 from .objective import Objective, rows_of_dead_groups
 from .policy import Policy
-from .records import CheckpointSaved, EvaluationRecord, Event, Group, GroupScored, ScoringFailed, StepRecord
+from .records import CheckpointSaved, EvaluationRecord, Event, Group, GroupScored, MemoryRanShort, ScoringFailed, StepRecord
 from .resampling import HardPrompts, put_in_place, sample_again
 from .rewards import RewardError, resolve
 from .rollout import Rollout, SamplingSettings
@@ -221,17 +222,32 @@ class Trainer:
                     yield from self._score()
                 metrics = self._update()
             except (MemoryError, RuntimeError) as error:
-                if not _out_of_memory(error):
+                if not is_out_of_memory(error):
                     raise
-                raise TrainingError(
-                    f"Step {self.step + 1} needs more memory than there is. Lower micro_batch_tokens, which changes no result, or "
-                    f"prompts_per_step, num_generations or max_completion_length.") from error
+                smaller = self.batch and smaller_budget(self.batch.rollout, self.config.micro_batch_tokens)
+                if not smaller:
+                    raise TrainingError(
+                        f"Step {self.step + 1} needs more memory than there is, even for one completion at a time. Lower "
+                        f"prompts_per_step, num_generations or max_completion_length.") from error
+            else:
+                smaller = None
+            if smaller:
+                yield self._with_smaller_micro_batches(smaller)
+                continue
             record = self._report(metrics)
             self._within_step = False
             yield record
             if self.output_dir is not None and self.step % self.config.save_steps == 0:
                 path = self.save(self.output_dir / f"checkpoint-{self.step}")
                 yield CheckpointSaved(self.step, str(path))
+
+    def _with_smaller_micro_batches(self, tokens: int) -> MemoryRanShort:
+        """The same batch once more, with less in memory at a time; kept with the run as a change of its settings."""
+        self.optimizer.zero_grad(set_to_none=True)
+        self.config = self.config.replace(micro_batch_tokens=tokens)
+        self.changes.append((self.step + 1, {"micro_batch_tokens": tokens}))
+        return MemoryRanShort(self.step + 1, tokens, f"Memory ran short in step {self.step + 1}, so it goes on with at most {tokens} "
+                                                     f"tokens at a time. Results stay the same but for their last digits.")
 
     def _sample(self) -> Generator[Event, None, None]:
         rows = self.task.rows(self.prompts, self.config.prompts_per_step)
@@ -438,10 +454,6 @@ class Trainer:
 def _own(groups: list[Group]) -> list[Group]:
     """Groups of a record's own: the next update of the same rollout writes new arrays into the trainer's."""
     return [replace(group, completions=[replace(c, arrays=dict(c.arrays)) for c in group.completions]) for group in groups]
-
-
-def _out_of_memory(error: Exception) -> bool:
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "not enough memory" in str(error)
 
 
 def schedule(step: int, config: RunConfig) -> float:

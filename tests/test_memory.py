@@ -1,0 +1,93 @@
+"""When memory runs short the step goes on in smaller pieces and learns the same."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from lab.memory import is_out_of_memory, smaller_budget
+from lab.records import MemoryRanShort, StepRecord
+from lab.trainer import TrainingError
+
+from .conftest import roll
+
+UNDER_A_LIMIT = """
+import resource, torch
+from lab.policy import Policy
+from lab.records import MemoryRanShort, StepRecord
+from lab.trainer import Trainer
+from lab.config import RunConfig
+
+policy = Policy.load("tiny", device="cpu", num_threads=1)
+policy.eos_ids = []
+config = RunConfig(model="tiny", task=["What is 1 + 2?"] * 4, rewards=(lambda completion_ids, **k: [sum(c) % 7 for c in completion_ids],),
+                   num_generations=16, prompts_per_step=4, max_completion_length=64, max_steps=2)
+trainer = Trainer(config, policy=policy)
+events = trainer.events()
+for event in events:  # sampling needs little; the limit comes when learning begins
+    if trainer.batch is not None:
+        break
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 100_000_000, resource.RLIM_INFINITY))
+for event in events:
+    if isinstance(event, MemoryRanShort):
+        print("short", event.micro_batch_tokens)
+    if isinstance(event, StepRecord):
+        print("step", event.step)
+        break
+"""
+
+
+def test_halving_starts_from_what_was_really_used_and_ends_at_one_completion(policy):
+    rollout = roll(policy, None, ("What is 1 + 2?",), num_generations=4, max_completion_length=8)
+    prompt, lengths = int(rollout.prompt_mask.sum()), rollout.lengths
+    everything, longest = prompt + int(lengths.sum()), prompt + int(lengths.max())
+    assert smaller_budget(rollout, 16384) == max(everything // 2, longest)
+    assert smaller_budget(rollout, longest) is None
+
+
+@pytest.mark.parametrize("error,expected", [
+    (MemoryError(), True), (torch.OutOfMemoryError("CUDA out of memory."), True),
+    (RuntimeError("[enforce fail at alloc_cpu.cpp:126] . DefaultCPUAllocator: can't allocate memory: you tried to allocate 9."), True),
+    (RuntimeError("The size of tensor a (3) must match the size of tensor b (2)"), False),
+])
+def test_what_counts_as_out_of_memory(error, expected):
+    assert is_out_of_memory(error) is expected
+
+
+def test_a_step_that_ran_short_gives_the_same_adapter(make_trainer, policy, monkeypatch):
+    alone, short = make_trainer(max_steps=1), make_trainer(max_steps=1)
+    next(alone)
+    real, calls = policy.logps, []
+
+    def logps(rollout, adapter, **others):
+        calls.append(len(rollout))
+        if torch.is_grad_enabled() and len(rollout) > 4:  # more than four completions do not fit
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return real(rollout, adapter, **others)
+
+    monkeypatch.setattr(policy, "logps", logps)
+    events = list(short.events())
+    told = [event for event in events if isinstance(event, MemoryRanShort)]
+    assert told and told[-1].micro_batch_tokens == short.config.micro_batch_tokens
+    assert any(isinstance(event, StepRecord) for event in events)
+    assert (1, {"micro_batch_tokens": told[-1].micro_batch_tokens}) in short.changes
+    for a, b in zip(alone.parameters, short.parameters, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=0)
+
+
+def test_not_even_one_completion_fits_is_an_error_with_advice(make_trainer, policy, monkeypatch):
+    trainer = make_trainer(max_steps=1)
+    monkeypatch.setattr(policy, "logps", lambda *a, **k: (_ for _ in ()).throw(MemoryError()))
+    with pytest.raises(TrainingError, match="one completion at a time"):
+        next(trainer)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux lets a process limit its own memory")
+def test_a_real_memory_limit_makes_pieces_smaller_and_the_step_is_done():
+    out = subprocess.run([sys.executable, "-c", UNDER_A_LIMIT], capture_output=True, text=True, timeout=300, check=False)
+    assert "step 1" in out.stdout, out.stdout + out.stderr[-2000:]
+    assert "short" in out.stdout, "the limit was never reached"
