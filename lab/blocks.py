@@ -2,7 +2,8 @@
 
 The layers' own weights are read, never copied or changed; adapters are float32 and are used in the base's dtype. What makes
 it small: the frozen weights need no gradient, norms and silu(gate) · up are made again in the backward pass, and no input
-is kept in a second dtype. Leaves out quantised layers and other families, which run through their own modules (`bodies`).
+is kept in a second dtype. A base in 4 bits is unpacked layer by layer as it is used. Leaves out other
+families, which run through their own modules (`bodies`).
 
     S tokens · D hidden · F inner width · H query heads · K key heads · d head size · r adapter rank
 """
@@ -16,29 +17,32 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .bodies import Attend
-from .merged import rotary, rotate
+from .merged import frozen_weight, rotary, rotate
 
 
 @dataclass(frozen=True)
 class Linear:
     """A frozen linear layer and its adapter: y = x Wᵀ + b + scale · (x Aᵀ) Bᵀ."""
 
-    weight: Tensor
-    bias: Tensor | None
+    base: nn.Module
     scale: float
+
+    @property
+    def weight(self) -> Tensor:
+        return frozen_weight(self.base)
 
     @classmethod
     def of(cls, module: nn.Module, adapter: str | None) -> tuple[Linear, Tensor | None, Tensor | None]:
         """The layer, and A (r, in) and B (out, r), which are None without an adapter."""
         base = getattr(module, "base_layer", module)
         if adapter is None or adapter not in getattr(module, "lora_A", {}):
-            return cls(base.weight, base.bias, 0.0), None, None
+            return cls(base, 0.0), None, None
         a, b = module.lora_A[adapter].weight, module.lora_B[adapter].weight
-        return cls(base.weight, base.bias, module.scaling[adapter]), a, b
+        return cls(base, module.scaling[adapter]), a, b
 
     def forward(self, x: Tensor, a: Tensor | None, b: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """y and x Aᵀ (S, r), which the backward pass needs."""
-        y = F.linear(x, self.weight, self.bias)
+        y = F.linear(x, self.weight, self.base.bias)
         if a is None:
             return y, None
         inner = x @ a.to(x.dtype).mT
@@ -56,7 +60,7 @@ class Linear:
 
 
 class LlamaBody:
-    """A body (see `bodies`) for the families that `merged.can_merge` knows."""
+    """A body (see `bodies`) for the families that `merged.is_known` knows."""
 
     def __init__(self, model: nn.Module):
         self._trunk = getattr(model, model.base_model_prefix)

@@ -15,7 +15,7 @@ from torch import nn
 
 from .blocks import LlamaBody
 from .bodies import Body, HuggingFaceBody
-from .merged import MergedBody, can_merge, copy_bytes
+from .merged import MergedBody, copy_bytes, is_known
 from .rollout import Rollout, pad_left
 
 if TYPE_CHECKING:
@@ -37,10 +37,8 @@ class FastPath:
     reason: str
 
     def sampler(self, model: nn.Module, adapter: str | None) -> Body:
-        """The body for sampling one batch: a merged copy where memory allows, else the one that makes log-probabilities."""
-        if self.merges and SPARE_MEMORY * copy_bytes(model) < _free_memory(model.device):
-            return MergedBody(model, adapter)
-        return self.body
+        """The body for sampling one batch with an adapter as it is now."""
+        return MergedBody(model, adapter) if self.merges else self.body
 
 
 def choose(policy: Policy) -> FastPath:
@@ -55,8 +53,10 @@ def choose(policy: Policy) -> FastPath:
     if why:
         policy.model.set_attn_implementation(before)
         return FastPath(None, False, f"Plain path: this architecture does not run with shared prompts, {why}.")
-    if can_merge(policy.model) and not _difference(policy, rollout, own := LlamaBody(policy.model)):
-        merges = not _difference(policy, rollout, MergedBody(policy.model, None))
+    if is_known(policy.model) and not _difference(policy, rollout, own := LlamaBody(policy.model)):
+        # Decided once, not by what is free from batch to batch: a run must not change its way of sampling.
+        room = SPARE_MEMORY * copy_bytes(policy.model) < _free_memory(policy.device)
+        merges = room and not _difference(policy, rollout, MergedBody(policy.model, None))
         return FastPath(own, merges, "Fast path: prompts are shared by their group and layers are our own. "
                                      "Checked against the plain path.")
     return FastPath(body, False, "Fast path: prompts are shared by their group. Checked against the plain path.")

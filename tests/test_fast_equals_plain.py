@@ -15,6 +15,8 @@ from lab.merged import MergedBody
 from lab.policy import Policy
 from lab.rollout import Rollout, SamplingSettings, pad_left
 
+from .conftest import add_random_adapter
+
 
 def rollout_of(policy: Policy, groups: list[tuple[int, list[int]]], temperature: float = 1.0) -> Rollout:
     """Random tokens: for each group its prompt's length and the lengths of its completions."""
@@ -161,3 +163,19 @@ def test_sampling_leaves_the_base_as_it_was(policy, adapter):
     before = {name: p.clone() for name, p in policy.model.named_parameters()}
     greedy(policy, prompts_of(policy, 9), adapter, SharedDecoding)
     assert all(torch.equal(p, before[name]) for name, p in policy.model.named_parameters())
+
+
+def test_four_bits_give_the_plain_paths_numbers_through_our_own_layers(policy_4bit):
+    assert isinstance(policy_4bit.fast.body, LlamaBody), policy_4bit.fast.reason
+    adapter = add_random_adapter(policy_4bit, seed=1)
+    rollout = rollout_of(policy_4bit, SHAPES["several prompts"])
+    before, _, gradients_before = logps_and_gradients(policy_4bit, policy_4bit.logps, rollout, adapter)
+    greedy(policy_4bit, prompts_of(policy_4bit, 9), adapter, SharedDecoding)
+    after, _, gradients_after = logps_and_gradients(policy_4bit, policy_4bit.logps, rollout, adapter)
+    plain, _, gradients_plain = logps_and_gradients(policy_4bit, policy_4bit.plain_logps, rollout, adapter)
+    policy_4bit.remove_adapter(adapter)
+    assert torch.equal(before, after), "sampling must leave the 4-bit weights as they are"
+    assert (before - plain).abs().max() < 1e-4
+    for key, gradient in gradients_plain.items():
+        assert torch.equal(gradients_before[key], gradients_after[key])
+        assert (gradients_before[key] - gradient).norm() <= 1e-3 * gradient.norm(), key

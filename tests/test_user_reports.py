@@ -14,12 +14,11 @@ import torch
 from lab.config import RunConfig
 from lab.grpo import POLICY_TERMS, grpo_loss
 from lab.losses import LATER_SETTINGS
-from lab.merged import can_merge
 from lab.policy import Policy
 from lab.rewards import resolve
 from lab.trainer import Trainer
 
-from .conftest import letters, roll
+from .conftest import add_random_adapter, letters, roll
 
 REPORTS = {
     "loss is 0 at the start and stays near 0": ["test_grpo.test_on_policy_the_loss_is_about_zero_but_its_gradient_is_not"],
@@ -134,8 +133,14 @@ def test_sampling_reads_every_token_once(policy):
     assert 0 < sum(read) <= rollout.prompt_ids.numel() + int(rollout.lengths.sum())
 
 
-def test_weights_in_4_bits_are_never_merged(policy, policy_4bit):
-    assert can_merge(policy.model) and not can_merge(policy_4bit.model)
+def test_nothing_is_merged_into_weights_in_4_bits(policy_4bit):
+    """The copy that samples is in 16 bits and beside them: rounded back to 4 bits an adapter would be lost."""
+    before = {name: p.clone() for name, p in policy_4bit.model.named_parameters()}
+    name = add_random_adapter(policy_4bit, seed=2)
+    roll(policy_4bit, name, num_generations=2, max_completion_length=4)
+    policy_4bit.remove_adapter(name)
+    after = dict(policy_4bit.model.named_parameters())
+    assert all(torch.equal(after[name], p) for name, p in before.items())
 
 
 def test_the_default_learning_rate_is_one_for_lora():
