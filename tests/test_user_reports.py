@@ -133,7 +133,7 @@ def test_sampling_reads_every_token_once(policy):
     assert 0 < sum(read) <= rollout.prompt_ids.numel() + int(rollout.lengths.sum())
 
 
-def test_nothing_is_merged_into_weights_in_4_bits(policy_4bit):
+def test_weights_in_4_bits_are_never_merged(policy_4bit):
     """The copy that samples is in 16 bits and beside them: rounded back to 4 bits an adapter would be lost."""
     before = {name: p.clone() for name, p in policy_4bit.model.named_parameters()}
     name = add_random_adapter(policy_4bit, seed=2)
