@@ -8,6 +8,7 @@ import torch
 
 from lab.config import RunConfig
 from lab.presets import PRESETS
+from lab.records import GroupSampled, TokensSampled
 from lab.trainer import Trainer
 
 from .conftest import letters
@@ -134,6 +135,8 @@ def test_a_branch_may_ask_for_another_reference(make_trainer, policy, tmp_path):
 def test_kl_in_the_reward_is_taken_off_each_completion_and_shown(make_trainer):
     trainer = make_trainer(kl_placement="reward", beta=0.5, advantage_rule="rloo")
     next(trainer)
+    list(trainer._sample()), list(trainer._score())
+    assert trainer._objective().beta == 0.0  # and not in the loss as well
     record = next(trainer)
     for c in completions_of(record):
         penalty = 0.5 * float((c.arrays["old_logps"].astype(float) - c.arrays["ref_logps"]).sum())
@@ -261,6 +264,21 @@ def test_a_dead_group_is_sampled_again_with_a_new_prompt_at_most_so_often(make_t
     assert record.metrics["groups/resampled"] == 3 and record.metrics["groups/live"] == 1
     assert [g.index for g in record.groups] == [0, 1]
     assert record.groups[0].prompt != kept.groups[0].prompt and record.groups[1].prompt == kept.groups[1].prompt
+    for c in completions_of(record):  # texts and tensors are of the same completions
+        np.testing.assert_allclose(c.arrays["sampling_logps"], c.arrays["logps"], atol=1e-4)
+
+
+def test_a_group_sampled_again_is_written_under_the_number_of_the_one_it_replaces(make_trainer):
+    def tied_for_the_last_prompt(prompts, completions, **kwargs):
+        return [1.0 if prompt == prompts[-1] else float(i % 4) for i, prompt in enumerate(prompts)]
+
+    trainer = make_trainer(rewards=(tied_for_the_last_prompt,), dead_groups="resample", max_resamples=1, max_steps=1)
+    *events, record = trainer.events()
+    sampled = [event.group.index for event in events if isinstance(event, GroupSampled)]
+    last = [event for event in events if isinstance(event, TokensSampled)][-1]
+    assert sampled == [0, 1, 1] and {place for place, *_ in last.partial} == {1}
+    assert last.prompts == [group.prompt for group in record.groups]
+    assert {text for _, _, text, _, _ in last.partial} <= {c.text for c in record.groups[1].completions}
 
 
 def test_replaced_groups_take_prompts_that_had_signal(make_trainer):
