@@ -135,12 +135,11 @@ def test_sampling_reads_every_token_once(policy):
 
 def test_weights_in_4_bits_are_never_merged(policy_4bit):
     """The copy that samples is in 16 bits and beside them: rounded back to 4 bits an adapter would be lost."""
+    adapter = add_random_adapter(policy_4bit, seed=2)
     before = {name: p.clone() for name, p in policy_4bit.model.named_parameters()}
-    name = add_random_adapter(policy_4bit, seed=2)
-    roll(policy_4bit, name, num_generations=2, max_completion_length=4)
-    policy_4bit.remove_adapter(name)
-    after = dict(policy_4bit.model.named_parameters())
-    assert all(torch.equal(after[name], p) for name, p in before.items())
+    roll(policy_4bit, adapter, num_generations=2, max_completion_length=4)
+    assert all(torch.equal(p, before[name]) for name, p in policy_4bit.model.named_parameters())
+    policy_4bit.remove_adapter(adapter)
 
 
 def test_the_default_learning_rate_is_one_for_lora():
