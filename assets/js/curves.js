@@ -76,42 +76,47 @@ function draw(figure, keepZoom) {
   const { curve, plot } = figure;
   const { rows, columns } = poll.state.steps;
   const parts = curve.metric === "reward" ? columns.filter((name) => name.startsWith("rewards/") && name.endsWith("/mean")) : [];
-  figure.columns = [curve.metric, ...parts, curve.metric]; // what each trace draws: raw points, parts, smoothed line
+  figure.lines = [...parts, curve.metric]; // the smoothed lines; traces are: raw points, one per line, one per end of a line
   const steps = rows.map((row) => row[0]);
-  const traces = figure.columns.map((column, i) => trace(figure, i, steps, poll.series(column, i === 0 ? "rows" : "smooth")));
-  traces.push(endTrace(figure));
+  const traces = [points(figure, steps), ...figure.lines.map((column, i) => line(figure, column, i, steps)), ...figure.lines.map((column, i) => end(figure, column, i))];
   const layout = structuredClone(curve.layout);
   const kept = keepZoom && figure.zoomed ? [plot.layout.xaxis.range, plot.layout.yaxis.range] : null;
   if (!kept) figure.zoomed = false;
   if (!keepZoom) figure.top = null;
-  figure.top = topFor(figure, traces.slice(0, -1));
+  figure.top = topFor(figure, traces);
   Object.assign(layout.xaxis, { range: kept?.[0] ?? plannedRange() });
   Object.assign(layout.yaxis, { range: kept?.[1] ?? range(figure.top), tickformat: figure.top[1] < 0.001 ? ".0e" : "~g" });
   layout.margin.r = parts.length ? 92 : 12;
   layout.annotations = offScale(figure);
+  figure.notes = JSON.stringify(layout.annotations);
   quietly(figure, () => window.Plotly.react(plot, traces, layout, CONFIG));
   if (!figure.listening) listen(figure);
 }
 
-function trace(figure, i, x, y) {
-  const { ink, raw, parts } = spec.theme, digits = figure.curve.digits, last = figure.columns.length - 1;
-  const shared = { type: "scatter", x, y, cliponaxis: i === 0 };
-  if (i === 0) return { ...shared, mode: "markers", marker: { color: raw, size: 4 }, hovertemplate: `%{y:.${Math.max(2, digits)}f}<extra>one step</extra>` };
-  const name = i === last ? "smoothed" : partName(figure.columns[i]);
-  const line = i === last ? { color: ink, width: 2.2 } : { color: parts[(i - 1) % parts.length], width: 1.6, dash: spec.dashes[(i - 1) % spec.dashes.length] };
-  return { ...shared, mode: "lines", line, hovertemplate: `%{y:.${Math.max(2, digits)}f}<extra>${plain(name)}</extra>` };
+function points(figure, steps) {
+  return { type: "scatter", mode: "markers", x: steps, y: poll.series(figure.curve.metric), marker: { color: spec.theme.raw, size: 4 },
+    hovertemplate: `${hoverNumber(figure)}<extra>one step</extra>` };
 }
 
-/** The newest points, with their names where there are several lines. */
-function endTrace(figure) {
-  const shown = figure.columns.slice(1).map((column, i) => ({ column, last: i === figure.columns.length - 2, value: poll.newest(column, "smooth") })).filter((end) => end.value !== null);
-  const step = poll.state.steps.rows.at(-1)?.[0];
-  const colours = shown.map((end, i) => (end.last ? spec.theme.ink : spec.theme.parts[i % spec.theme.parts.length]));
-  const named = shown.length > 1;
-  const places = spread(shown.map((end) => end.value));
-  return { type: "scatter", mode: named ? "markers+text" : "markers", x: shown.map(() => step), y: shown.map((end) => end.value), hoverinfo: "skip", cliponaxis: false,
-    marker: { color: colours, size: 7 }, text: shown.map((end) => ` ${plain(end.last ? "reward" : partName(end.column))} ${fixed(end.value, 2)}`), textposition: places, textfont: { color: colours, size: 11 } };
+function line(figure, column, i, steps) {
+  const style = isMain(figure, i) ? { color: spec.theme.ink, width: 2.2 } : { color: colour(figure, i), width: 1.6, dash: spec.dashes[i % spec.dashes.length] };
+  return { type: "scatter", mode: "lines", x: steps, y: poll.series(column, "smooth"), line: style, cliponaxis: false,
+    hovertemplate: `${hoverNumber(figure)}<extra>${isMain(figure, i) ? "smoothed" : plain(partName(column))}</extra>` };
 }
+
+/** The newest point of a line; with its name and value where there are several lines. */
+function end(figure, column, i) {
+  const value = poll.newest(column, "smooth"), step = poll.state.steps.rows.at(-1)?.[0];
+  const known = value !== null && step !== undefined, name = isMain(figure, i) ? "reward" : plain(partName(column));
+  return { type: "scatter", mode: figure.lines.length > 1 ? "markers+text" : "markers", x: known ? [step] : [], y: known ? [value] : [], hoverinfo: "skip",
+    cliponaxis: false, marker: { color: colour(figure, i), size: 7 }, texttemplate: ` ${name} %{y:.2f}`, textposition: endPlaces(figure)[i],
+    textfont: { color: colour(figure, i), size: 11 } };
+}
+
+const isMain = (figure, i) => i === figure.lines.length - 1;
+const colour = (figure, i) => (isMain(figure, i) ? spec.theme.ink : spec.theme.parts[i % spec.theme.parts.length]);
+const hoverNumber = (figure) => `%{y:.${Math.max(2, figure.curve.digits)}f}`;
+const endPlaces = (figure) => spread(figure.lines.map((column) => poll.newest(column, "smooth") ?? 0));
 
 /** Labels of close ends go above, beside and below. */
 function spread(values) {
@@ -130,19 +135,21 @@ function extend(fresh, smooth) {
   if (rows.length > 1.2 * MOST_POINTS) return thin();
   const place = (name) => columns.indexOf(name);
   figures.forEach(headline);
-  for (const figure of figures.filter((each) => each.columns)) {
-    const x = fresh.map((row) => row[0]);
-    const ys = figure.columns.map((name, i) => (i === 0 ? fresh.map((row) => row[place(name) + 1] ?? null) : smooth.map((row) => row[place(name)] ?? null)));
-    const data = figure.plot.data;
-    ys.forEach((y, i) => ((data[i].x = data[i].x.concat(x)), (data[i].y = data[i].y.concat(y))));
+  for (const figure of figures.filter((each) => each.lines)) {
+    const x = fresh.map((row) => row[0]), lines = figure.lines.map((name) => smooth.map((row) => row[place(name)] ?? null));
+    const y = [fresh.map((row) => row[place(figure.curve.metric) + 1] ?? null), ...lines, ...lines];
+    const room = [-1, ...lines.map(() => -1), ...lines.map(() => 1)]; // an end keeps its newest point only
     quietly(figure, async () => {
-      // what is drawn gets longer by these points only; axes stay as they are
-      await window.Plotly.extendTraces(figure.plot, { x: ys.map(() => []), y: ys.map(() => []) }, ys.map((_, i) => i));
-      const end = endTrace(figure);
-      await window.Plotly.restyle(figure.plot, { x: [end.x], y: [end.y], text: [end.text], textposition: [end.textposition] }, [ys.length]);
+      await window.Plotly.extendTraces(figure.plot, { x: y.map(() => x), y }, y.map((_, i) => i), { x: room, y: room });
+      await placeEnds(figure);
       if (!figure.zoomed) await rescale(figure);
     });
   }
+}
+
+async function placeEnds(figure) {
+  const count = figure.lines.length, places = endPlaces(figure), before = figure.plot.data.slice(-count).map((trace) => trace.textposition);
+  if (count > 1 && String(places) !== String(before)) await window.Plotly.restyle(figure.plot, { textposition: places }, places.map((_, i) => count + 1 + i));
 }
 
 /** Over a long run every second stored point goes: a screen cannot show more. */
@@ -155,17 +162,19 @@ function thin() {
 }
 
 async function rescale(figure) {
-  const top = topFor(figure, figure.plot.data.slice(0, -1));
-  const change = { annotations: offScale(figure, top) };
+  const top = topFor(figure, figure.plot.data), planned = plannedRange(), notes = offScale(figure, top), change = {};
   if (String(top) !== String(figure.top)) change["yaxis.range"] = range((figure.top = top));
-  const planned = plannedRange();
   if (String(planned) !== String(figure.plot.layout.xaxis.range)) change["xaxis.range"] = planned;
-  await window.Plotly.relayout(figure.plot, change);
+  if (JSON.stringify(notes) !== figure.notes) {
+    change.annotations = notes;
+    figure.notes = JSON.stringify(notes);
+  }
+  if (Object.keys(change).length) await window.Plotly.relayout(figure.plot, change);
 }
 
 /** The value axis reaches a round number above the smoothed lines, and not down with every point. */
 function topFor(figure, traces) {
-  const smooth = traces.slice(1).flatMap((each) => each.y).filter((y) => y !== null);
+  const smooth = traces.slice(1, 1 + figure.lines.length).flatMap((each) => each.y).filter((y) => y !== null);
   const raw = (traces[0]?.y ?? []).filter((y) => y !== null);
   const spiky = figure.curve.smoothing.startsWith("median");
   const seen = spiky ? smooth.map((y) => 1.6 * y) : [...smooth, ...raw];
@@ -211,9 +220,10 @@ function listen(figure) {
   figure.plot.on("plotly_doubleclick", () => reset(figure));
 }
 
+/** Back to the whole run. */
 function reset(figure) {
   figure.zoomed = false;
-  quietly(figure, () => rescale(figure));
+  quietly(figure, () => window.Plotly.relayout(figure.plot, { "xaxis.range": plannedRange(), "yaxis.range": range(figure.top) }));
   return false;
 }
 

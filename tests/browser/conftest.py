@@ -16,11 +16,13 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page, expect, sync_playwright
 
 from lab.store import open_store
 from lab.web.security import COOKIE
 from tests.browsers import find_browser
+
+expect.set_options(timeout=30_000)  # a crowded machine is slow, not wrong
 
 ROOT = Path(__file__).resolve().parents[2]
 DESK, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
