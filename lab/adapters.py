@@ -133,6 +133,8 @@ class Adapters:
     def _inject(self, name: str, config: peft.LoraConfig, seed: int) -> None:
         if name in self._configs:
             raise ValueError(f"There is already an adapter named {name!r}.")
+        if not name or "." in name:  # torch takes a dot for a path between modules
+            raise ValueError(f"An adapter cannot be named {name!r}: use a name without dots.")
         with torch.random.fork_rng(devices=[]):  # PEFT draws A from the global generator
             torch.manual_seed(seed)
             try:

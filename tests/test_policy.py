@@ -331,3 +331,8 @@ def _fresh_folder(name):
     from pathlib import Path
 
     return Path(tempfile.mkdtemp(prefix=name))
+
+
+def test_an_adapters_name_with_a_dot_is_refused_in_a_sentence(policy):
+    with pytest.raises(ValueError, match="use a name without dots"):
+        policy.add_adapter("beta-0.5", r=4, alpha=8, seed=0)
