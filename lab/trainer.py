@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from torch import Tensor
 from . import loss_stats, references
 from .between_steps import between_steps
 from .cold_start import as_rollout, supervised_backward
+from .collecting import Batch, Collecting
 from .config import ConfigError, RunConfig
 from .entropy import adapt_entropy_coef
 from .evaluation import evaluate, finished, held_out_rows
@@ -31,14 +32,13 @@ from .memory import is_out_of_memory, smaller_budget
 from .metrics import group_metrics
 from .objective import Objective, rows_of_dead_groups
 from .policy import Policy
-from .records import CheckpointSaved, EvaluationRecord, Event, Group, GroupScored, MemoryRanShort, ScoringFailed, StepRecord
-from .resampling import HardPrompts, put_in_place, sample_again
-from .rewards import RewardError, resolve
-from .rollout import Rollout, SamplingSettings
-from .sampling import attach, sample_group, sample_groups, score_groups, seeded
+from .records import CheckpointSaved, EvaluationRecord, Event, Group, MemoryRanShort, ScoringFailed, StepRecord
+from .resampling import HardPrompts
+from .rewards import resolve
+from .rollout import Rollout
+from .sampling import attach, sample_group
 from .stop_rules import StopRules
 from .tasks import load_task
-from .weigh import weigh
 
 if TYPE_CHECKING:
     from .critic import Critic
@@ -52,24 +52,7 @@ class TrainingError(RuntimeError):
     """The run cannot go on: the message says why and what to change. The adapter is as it was before the step."""
 
 
-@dataclass
-class Batch:
-    """A rollout and how far its use has come. It lives for `num_iterations` updates."""
-
-    rollout: Rollout
-    groups: list[Group]
-    advantages: Tensor | None = None  # (N,), or (N, T) with step rewards; None: not scored yet
-    logged: dict[str, float] | None = None  # what reward functions logged with log_metric
-    old_logps: Tensor | None = None  # (N, T) of the policy that sampled; set by the first update
-    ref_logps: Tensor | None = None  # (N, T)
-    values: Tensor | None = None  # (N, T) of PPO's critic before the first update
-    returns: Tensor | None = None  # (N, T) what they should have been
-    iteration: int = 0  # updates made with it
-    rounds: int = 0  # times that dead groups were sampled again
-    resampled: int = 0  # groups thrown away on the way
-
-
-class Trainer:
+class Trainer(Collecting):
     """Trains one LoRA adapter by GRPO. Iterate over it for StepRecords, or over `events()` for everything.
 
     `policy` shares an already loaded model; `adapter` is this run's name on it. With `output_dir` a checkpoint is
@@ -248,77 +231,6 @@ class Trainer:
         self.changes.append((self.step + 1, {"micro_batch_tokens": tokens}))
         return MemoryRanShort(self.step + 1, tokens, f"Memory ran short in step {self.step + 1}, so it goes on with at most {tokens} "
                                                      f"tokens at a time. Results stay the same but for their last digits.")
-
-    def _sample(self) -> Generator[Event, None, None]:
-        rows = self.task.rows(self.prompts, self.config.prompts_per_step)
-        rollout, groups = yield from self._sampling(rows)
-        self.batch = Batch(rollout, groups)
-        self._count(rollout, prompts=len(rows))
-
-    def _sampling(self, rows: list[dict[str, Any]]) -> Generator[Event, None, tuple[Rollout, list[Group]]]:
-        config = self.config
-        generator = seeded(config.seed, self.rollouts)
-        return sample_groups(self.policy, config, rows, self.adapter, SamplingSettings.of(config), generator, step=self.step + 1)
-
-    def _count(self, rollout: Rollout, prompts: int) -> None:
-        self.rollouts += 1
-        self.prompts += prompts
-        self.num_tokens += int(rollout.lengths.sum()) + int(rollout.prompt_mask.sum(1)[rollout.group_ids].sum())
-
-    def _score(self) -> Generator[Event, None, None]:
-        """Rewards and advantages; dead groups are sampled again first, where that is wanted."""
-        batch = self.batch
-        yield from self._fill_rewards()
-        advantages = self._weigh()
-        while dead := self._groups_to_sample_again():
-            yield from self._sample_again(dead)
-            yield from self._fill_rewards()
-            advantages = self._weigh()
-        if self.config.dead_groups == "replace":
-            self.hard_prompts.remember(batch.groups)
-        batch.advantages = advantages
-        for group in batch.groups:
-            yield GroupScored(self.step + 1, group)
-
-    def _weigh(self) -> Tensor:
-        batch, config, kl = self.batch, self.config, None
-        if config.kl_placement == "reward":
-            batch.old_logps, _ = self.policy.frozen_logps(batch.rollout, self.adapter, max_tokens=config.micro_batch_tokens)
-            kl = (batch.old_logps - self._ref_logps()).sum(1)
-        return weigh(batch.groups, batch.rollout, config, decode=self.policy.decode, kl=kl)
-
-    def _ref_logps(self) -> Tensor:
-        batch = self.batch
-        if batch.ref_logps is None:
-            batch.ref_logps, _ = self.policy.frozen_logps(batch.rollout, self.reference, max_tokens=self.config.micro_batch_tokens)
-        return batch.ref_logps
-
-    def _groups_to_sample_again(self) -> list[int]:
-        if self.config.dead_groups not in ("resample", "replace") or self.batch.rounds >= self.config.max_resamples:
-            return []
-        return [index for index, group in enumerate(self.batch.groups) if group.dead]
-
-    def _sample_again(self, dead: list[int]) -> Generator[Event, None, None]:
-        """Other prompts take the places of dead groups. All groups are then scored as one batch, as any other is."""
-        batch = self.batch
-        hard = self.hard_prompts.hardest(len(dead)) if self.config.dead_groups == "replace" else []
-        fresh = self.task.rows(self.prompts, len(dead) - len(hard)) if len(hard) < len(dead) else []
-        rollout, groups = yield from sample_again(self._sampling([*hard, *fresh]), batch.groups, dead)
-        self.hard_prompts.forget_hardest(len(hard))
-        self._count(rollout, prompts=len(fresh))
-        batch.rollout = put_in_place(batch.rollout, rollout, dead)
-        for place, group in zip(dead, groups, strict=True):
-            batch.groups[place] = group
-        batch.rounds, batch.resampled, batch.logged = batch.rounds + 1, batch.resampled + len(dead), None
-
-    def _fill_rewards(self) -> Generator[Event, None, None]:
-        batch = self.batch
-        while batch.logged is None:
-            try:
-                batch.logged = score_groups(batch.groups, self.rewards, self.config, step=self.step)
-            except RewardError as error:
-                yield ScoringFailed(self.step + 1, error)
-                self._apply_changes()
 
     def _update(self) -> dict[str, float]:
         """One optimiser step on the batch; fills the batch's per-token arrays and returns the metrics of the loss."""

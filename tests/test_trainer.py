@@ -325,7 +325,7 @@ def test_running_out_of_memory_says_what_to_lower_and_the_run_can_go_on(make_tra
 
     with monkeypatch.context() as patch:
         patch.setattr(trainer.policy, "logps", full)
-        with pytest.raises(TrainingError, match="Step 1 needs more memory.*micro_batch_tokens"):
+        with pytest.raises(TrainingError, match="Step 1 needs more memory.*Lower prompts_per_step"):
             next(trainer)
     assert next(trainer).step == 1
 
