@@ -6,6 +6,7 @@ if, on this very model, it gives the plain path's log-probabilities; otherwise a
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -30,11 +31,19 @@ SPARE_MEMORY = 3  # copies that must fit into free memory before one is made
 
 @dataclass(frozen=True)
 class FastPath:
-    """The body that makes log-probabilities (None: the plain path), whether a merged copy may sample, and a sentence why."""
+    """The body that makes log-probabilities (None: the plain path), whether a merged copy may sample, and a sentence why.
+
+    It holds for sequences of up to `longest` tokens: beyond it a model with a sliding window no longer sees all of them.
+    """
 
     body: Body | None
     merges: bool
     reason: str
+    longest: float = math.inf
+
+    def takes(self, tokens: int) -> bool:
+        """Whether sequences of this many tokens, prompt included, may go the fast way."""
+        return self.body is not None and tokens <= self.longest
 
     def sampler(self, model: nn.Module, adapter: str | None) -> Body:
         """The body for sampling one batch with an adapter as it is now."""
@@ -53,13 +62,14 @@ def choose(policy: Policy) -> FastPath:
     if why:
         policy.model.set_attn_implementation(before)
         return FastPath(None, False, f"Plain path: this architecture does not run with shared prompts, {why}.")
+    window = getattr(policy.model.config.get_text_config(), "sliding_window", None) or math.inf
     if is_known(policy.model) and not _difference(policy, rollout, own := LlamaBody(policy.model)):
         # Decided once, not by what is free from batch to batch: a run must not change its way of sampling.
         room = SPARE_MEMORY * copy_bytes(policy.model) < _free_memory(policy.device)
         merges = room and not _difference(policy, rollout, MergedBody(policy.model, None))
         return FastPath(own, merges, "Fast path: prompts are shared by their group and layers are our own. "
                                      "Checked against the plain path.")
-    return FastPath(body, False, "Fast path: prompts are shared by their group. Checked against the plain path.")
+    return FastPath(body, False, "Fast path: prompts are shared by their group. Checked against the plain path.", window)
 
 
 @torch.no_grad()

@@ -23,8 +23,5 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def smaller_budget(rollout: Rollout, micro_batch_tokens: int) -> int | None:
     """Half of what the largest micro-batch of this rollout can have held; None if that was a single completion already."""
-    prompts = rollout.prompt_mask.sum(1)
-    everything = int(prompts.sum() + rollout.lengths.sum())
-    longest = int((prompts[rollout.group_ids] + rollout.lengths).max())
-    used = min(micro_batch_tokens, everything)
-    return None if used <= longest else max(used // 2, longest)
+    used = min(micro_batch_tokens, int(rollout.prompt_mask.sum() + rollout.lengths.sum()))
+    return None if used <= rollout.longest else max(used // 2, rollout.longest)

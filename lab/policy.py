@@ -110,7 +110,7 @@ class Policy:
         the adapter when gradients are on, entropies with `entropy_gradient`. One forward: use `micro_batches` to bound memory.
         """
         self.adapters.require(adapter)
-        if self.fast.body is None:
+        if not self.fast.takes(rollout.longest):
             return self.plain_logps(rollout, adapter)
         return self.packed_logps(rollout, adapter, self.fast.body, entropy_gradient)
 
@@ -134,7 +134,7 @@ class Policy:
 
         Differentiable in the adapter when gradients are on. One forward, as `logps`.
         """
-        if self.fast.body is None:
+        if not self.fast.takes(rollout.longest):
             return self._plain_states(rollout, adapter)
         row = pack(rollout)
         return self.fast.body(row.ids, row.positions, row.attend, adapter)[row.predicting]
@@ -148,7 +148,7 @@ class Policy:
 
     def micro_batches(self, rollout: Rollout, max_tokens: int) -> Iterator[Tensor]:
         """Row indices in batches of at most `max_tokens` tokens in one forward (one row at least)."""
-        return rollout.micro_batches(max_tokens) if self.fast.body is None else packing.micro_batches(rollout, max_tokens)
+        return (packing if self.fast.takes(rollout.longest) else Rollout).micro_batches(rollout, max_tokens)
 
     @torch.no_grad()
     def frozen_logps(self, rollout: Rollout, adapter: str | None, *, max_tokens: int) -> tuple[Tensor, Tensor]:
@@ -165,7 +165,8 @@ class Policy:
                  generator: torch.Generator) -> Decoding:
         """The decoding loop of one batch of prompts, in the fastest way that was found right for this model."""
         self.adapters.require(adapter)
-        way = PlainDecoding if self.fast.body is None else SharedDecoding
+        longest = max(map(len, prompts)) + settings.max_completion_length
+        way = SharedDecoding if self.fast.takes(longest) else PlainDecoding
         return way(self, prompts, adapter, settings, generator)
 
     def hidden_states(self, ids: Tensor, mask: Tensor, positions: Tensor, cache: Any) -> Tensor:

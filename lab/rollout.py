@@ -70,6 +70,11 @@ class Rollout:
         """(N,) tokens of each completion, stop token included."""
         return self.completion_mask.sum(1)
 
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest prompt with its completion."""
+        return int((self.prompt_mask.sum(1)[self.group_ids] + self.lengths).max())
+
     def rows(self, index: Tensor) -> Rollout:
         """The chosen rows, cut to their longest prompt and completion."""
         groups, group_ids = self.group_ids[index].unique(return_inverse=True)

@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+import transformers
 
 from lab import decode, shared_cache
+from lab.assets import asset
 from lab.blocks import LlamaBody
 from lab.bodies import HuggingFaceBody
 from lab.decode import PlainDecoding, SharedDecoding
@@ -179,3 +181,62 @@ def test_four_bits_give_the_plain_paths_numbers_through_our_own_layers(policy_4b
     for key, gradient in gradients_plain.items():
         assert torch.equal(gradients_before[key], gradients_after[key])
         assert (gradients_before[key] - gradient).norm() <= 1e-3 * gradient.norm(), key
+
+
+def test_layers_computed_twice_change_no_bit(policy, adapter, monkeypatch):
+    rollout = rollout_of(policy, SHAPES["several prompts"])
+    logps, _, gradients = logps_and_gradients(policy, policy.logps, rollout, adapter)
+    monkeypatch.setattr(policy.fast.body, "twice", True)
+    again, _, gradients_again = logps_and_gradients(policy, policy.logps, rollout, adapter)
+    assert torch.equal(logps, again)
+    assert all(torch.equal(gradients[key], gradients_again[key]) for key in gradients)
+
+
+SMALL = dict(vocab_size=320, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+             head_dim=16, max_position_embeddings=256, pad_token_id=0, bos_token_id=2, eos_token_id=1)
+FAMILIES = {  # what makes log-probabilities; None: the plain path
+    "qwen2": (transformers.Qwen2Config(**SMALL), LlamaBody),
+    "qwen3": (transformers.Qwen3Config(**SMALL), LlamaBody),
+    "mistral": (transformers.MistralConfig(**SMALL, sliding_window=None), HuggingFaceBody),
+    "phi3": (transformers.Phi3Config(**SMALL), HuggingFaceBody),
+    "gpt_neox": (transformers.GPTNeoXConfig(**SMALL | dict(head_dim=None, num_key_value_heads=None)), HuggingFaceBody),
+    "gemma3, with a wide window": (transformers.Gemma3TextConfig(**SMALL, sliding_window=128), HuggingFaceBody),
+    "mistral, with a window smaller than a prompt": (transformers.MistralConfig(**SMALL, sliding_window=4), type(None)),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_families_take_the_fastest_way_that_is_right_for_them(family, tmp_path):
+    config, expected = FAMILIES[family]
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    for name, parameter in model.named_parameters():
+        if "bias" in name or "norm" in name:
+            parameter.data.normal_(1.0 if "norm" in name else 0.0, 0.3)  # as trained ones, not the 0 and 1 they start with
+        else:
+            parameter.data.mul_(4.0)
+    model.save_pretrained(tmp_path)
+    transformers.AutoTokenizer.from_pretrained(asset("models/tiny")).save_pretrained(tmp_path)
+    policy = Policy.load(str(tmp_path), dtype="float32", device="cpu", load_in_4bit=False)
+    assert isinstance(policy.fast.body, expected), policy.fast.reason
+    adapter = add_random_adapter(policy, seed=1)
+    assert_same(policy, rollout_of(policy, SHAPES["several prompts"]), adapter)
+    prompts = prompts_of(policy, 9, 4)
+    fast = policy.decoding(prompts, adapter, SamplingSettings(3, 8, greedy=True), torch.Generator())
+    with torch.no_grad():
+        while fast.writing:
+            fast.advance()
+    assert_same_rollout(fast.rollout(), greedy(policy, prompts, adapter, PlainDecoding, max_completion_length=8))
+
+
+def test_sequences_longer_than_a_window_take_the_plain_way(policy, monkeypatch):
+    monkeypatch.setattr(policy, "fast", replace(policy.fast, longest=31))
+    settings = SamplingSettings(2, 12)
+    for prompt_length, way in ((19, SharedDecoding), (20, PlainDecoding)):
+        prompts = prompts_of(policy, prompt_length)
+        assert type(policy.decoding(prompts, None, settings, torch.Generator())) is way
+    used = []
+    monkeypatch.setattr(policy, "plain_logps", lambda rollout, adapter: used.append(rollout.longest))
+    for length in (11, 12):
+        policy.logps(rollout_of(policy, [(20, [length, 3])]), None)
+    assert used == [32]
