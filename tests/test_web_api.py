@@ -84,7 +84,8 @@ def test_tokens_of_a_group_come_with_their_arrays():
     import numpy as np
 
     group = Group(0, "1 + 1 = ?", [5, 6], {"answer": "2"}, [Completion(i, "2", [7, 8], True, {"accuracy": 1.0}, 1.0, 0.0,
-                                                                     arrays={"logps": np.array([-0.5, -0.25], dtype=np.float32)}) for i in range(2)])
+                                                                     arrays={"logps": np.array([-0.5, -0.25],
+                                                                         dtype=np.float32)}) for i in range(2)])
     run = store().create_run(CONFIG.to_dict(), name="tokens", owner=ALICE)
     store().write_step(run, StepRecord(1, {"reward": 1.0}, [scored(group)]))
     answer = get(f"/api/runs/{run}/steps/1/groups/0/tokens")["group"]
@@ -92,7 +93,8 @@ def test_tokens_of_a_group_come_with_their_arrays():
     assert answer["completions"][0]["arrays"]["logps"] == [-0.5, -0.25]
 
 
-@pytest.mark.parametrize(("accuracy", "verdict"), [([1.0, 1.0], "all right"), ([0.0, 0.0], "all wrong"), ([None, None], "all equal"), ([0.0, 1.0], "all equal")])
+@pytest.mark.parametrize(("accuracy", "verdict"), [([1.0, 1.0], "all right"), ([0.0, 0.0], "all wrong"),
+                                                   ([None, None], "all equal"), ([0.0, 1.0], "all equal")])
 def test_dead_groups_are_told_apart(accuracy, verdict):
     from lab.web.views import group_view
 
@@ -101,7 +103,8 @@ def test_dead_groups_are_told_apart(accuracy, verdict):
 
 
 def test_not_applicable_stays_null():
-    group = Group(0, "Name a fruit.", [1], {}, [Completion(i, "Apple", [1], True, {"accuracy": None, "format": 0.0}, 0.0) for i in range(2)])
+    group = Group(0, "Name a fruit.", [1], {},
+                  [Completion(i, "Apple", [1], True, {"accuracy": None, "format": 0.0}, 0.0) for i in range(2)])
     run = store().create_run(CONFIG.to_dict(), name="free", owner=ALICE)
     store().write_step(run, StepRecord(1, {"reward": 0.0}, [scored(group)]))
     shown = get(f"/api/runs/{run}/steps/1/groups")["groups"][0]["completions"][0]
@@ -117,7 +120,8 @@ def test_hostile_text_travels_as_json_text_unchanged():
 
 
 def test_a_sample_becomes_a_command_with_the_known_answer():
-    answer = client().post("/api/sample", json={"prompt": "What is 69 + 13?", "config": {"num_generations": 4, "temperature": "0.7", "seed": "3"}}).json()
+    answer = client().post("/api/sample", json={"prompt": "What is 69 + 13?",
+                                                "config": {"num_generations": 4, "temperature": "0.7", "seed": "3"}}).json()
     command = store().command(answer["command"])
     assert command.owner == ALICE and command.result == {"rollout": answer["rollout"]}
     assert command.args["prompts"] == [{"prompt": "What is 69 + 13?", "answer": "82"}] and command.args["adapter"] == "base"
@@ -200,7 +204,8 @@ def test_large_answers_are_compressed_and_small_ones_are_not(run):
 def test_the_pages_curves_are_those_of_charts():
     answer = get("/api/curves", theme="dark")
     assert [c["metric"] for c in answer["curves"]] == [c.metric for c in charts.CURVES] and answer["curves"][-1]["metric"] == "loss"
-    assert answer["curves"][-1]["unit"] == "≈ 0 is normal" and answer["theme"] == dataclasses.asdict(charts.DARK) | {"parts": list(charts.DARK.parts)}
+    assert answer["curves"][-1]["unit"] == "≈ 0 is normal"
+    assert answer["theme"] == dataclasses.asdict(charts.DARK) | {"parts": list(charts.DARK.parts)}
 
 
 def test_examples_follow_the_model_and_say_what_it_cannot_do():

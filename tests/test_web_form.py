@@ -28,7 +28,8 @@ def test_every_field_is_in_the_train_form_with_its_label_and_help(components, na
 
 
 def test_the_lab_form_shows_the_settings_of_a_sample(components):
-    for name in ("system_prompt", "model", "task", "num_generations", "temperature", "max_completion_length", "seed", "rewards", "reward_weights"):
+    for name in ("system_prompt", "model", "task", "num_generations", "temperature", "max_completion_length", "seed", "rewards",
+                 "reward_weights"):
         assert components[f"lab-{name}"]["props"]["info"] == help_text(name)
     slider = components["lab-num_generations"]["props"]
     assert (slider["minimum"], slider["maximum"]) == (2, 64)
@@ -48,10 +49,13 @@ def test_settings_are_written_as_one_would_type_them(value, text):
 
 
 @pytest.mark.parametrize(("name", "typed", "value"), [
-    ("learning_rate", " 2e-3 ", 2e-3), ("beta", "\u22120", 0.0), ("max_steps", "40", 40), ("max_steps", "4e1", 40), ("epsilon_high", "", None),
-    ("epsilon_high", "0.28", 0.28), ("delta", "none", None), ("adapter", "", None), ("reward_weights", "", None), ("reward_weights", "0.8; 0.2", (0.8, 0.2)),
+    ("learning_rate", " 2e-3 ", 2e-3), ("beta", "\u22120", 0.0), ("max_steps", "40", 40), ("max_steps", "4e1", 40), ("epsilon_high",
+        "", None),
+    ("epsilon_high", "0.28", 0.28), ("delta", "none", None), ("adapter", "", None), ("reward_weights", "", None), ("reward_weights",
+        "0.8; 0.2", (0.8, 0.2)),
     ("load_in_4bit", "", None), ("load_in_4bit", "true", True), ("load_in_4bit", "false", False), ("system_prompt", "", ""),
-    ("system_prompt", "none", None), ("system_prompt", "Think.", "Think."), ("rewards", ["format"], ("format",)), ("num_generations", 8, 8)])
+    ("system_prompt", "none", None), ("system_prompt", "Think.", "Think."), ("rewards", ["format"],
+        ("format",)), ("num_generations", 8, 8)])
 def test_what_is_typed_becomes_the_setting(name, typed, value):
     read = read_form({name: typed})[name]
     assert read == value and type(read) is type(value)

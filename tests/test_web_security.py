@@ -12,7 +12,8 @@ from lab.web.security import COOKIE, HEADERS, is_loopback
 from tests.browser.made_runs import write_run
 from tests.webapp import ALICE, BOB, app_and_store, client, store
 
-STATE_CHANGING = [("/api/sample", {"prompt": "1 + 1"}), ("/api/runs", {}), ("/api/runs/x/commands", {"kind": "stop"}), ("/api/engine/restart", {}),
+STATE_CHANGING = [("/api/sample", {"prompt": "1 + 1"}), ("/api/runs", {}), ("/api/runs/x/commands", {"kind": "stop"}),
+                  ("/api/engine/restart", {}),
                   ("/api/commands/1/cancel", {}), ("/gradio_api/queue/join", {"data": [], "fn_index": 0, "session_hash": "x"}),
                   ("/gradio_api/run/predict", {"data": [], "fn_index": 0}), ("/gradio_api/upload", {}), ("/gradio_api/reset", {})]
 
@@ -130,7 +131,8 @@ def test_html_templates_hold_no_placeholder():
             assert "${value}" not in template or not component["props"].get("value") or "<h3>" in component["props"]["value"]
 
 
-@pytest.mark.parametrize(("host", "expected"), [("127.0.0.1", True), ("127.8.8.8", True), ("localhost", True), ("::1", True), ("0.0.0.0", False),
+@pytest.mark.parametrize(("host", "expected"), [("127.0.0.1", True), ("127.8.8.8", True), ("localhost", True), ("::1", True),
+                                                ("0.0.0.0", False),
                                                 ("10.0.0.1", False), ("localhost.evil.example", False), ("", False)])
 def test_what_counts_as_loopback(host, expected):
     assert is_loopback(host) is expected

@@ -56,7 +56,8 @@ async function rebuild() {
 function loadPlotly() {
   if (window.Plotly) return Promise.resolve();
   return new Promise((done, failed) => {
-    document.head.append(Object.assign(document.createElement("script"), { src: `${api.root()}lab/vendor/plotly.min.js`, onload: done, onerror: failed }));
+    document.head.append(Object.assign(document.createElement("script"),
+      { src: `${api.root()}lab/vendor/plotly.min.js`, onload: done, onerror: failed }));
   });
 }
 
@@ -78,7 +79,8 @@ function draw(figure, keepZoom) {
   const parts = curve.metric === "reward" ? columns.filter((name) => name.startsWith("rewards/") && name.endsWith("/mean")) : [];
   figure.lines = [...parts, curve.metric]; // the smoothed lines; traces are: raw points, one per line, one per end of a line
   const steps = rows.map((row) => row[0]);
-  const traces = [points(figure, steps), ...figure.lines.map((column, i) => line(figure, column, i, steps)), ...figure.lines.map((column, i) => end(figure, column, i))];
+  const traces = [points(figure, steps), ...figure.lines.map((column, i) => line(figure, column, i, steps)),
+    ...figure.lines.map((column, i) => end(figure, column, i))];
   const layout = structuredClone(curve.layout);
   const kept = keepZoom && figure.zoomed ? [plot.layout.xaxis.range, plot.layout.yaxis.range] : null;
   if (!kept) figure.zoomed = false;
@@ -99,7 +101,8 @@ function points(figure, steps) {
 }
 
 function line(figure, column, i, steps) {
-  const style = isMain(figure, i) ? { color: spec.theme.ink, width: 2.2 } : { color: colour(figure, i), width: 1.6, dash: spec.dashes[i % spec.dashes.length] };
+  const style = isMain(figure, i) ? { color: spec.theme.ink, width: 2.2 }
+    : { color: colour(figure, i), width: 1.6, dash: spec.dashes[i % spec.dashes.length] };
   return { type: "scatter", mode: "lines", x: steps, y: poll.series(column, "smooth"), line: style, cliponaxis: false,
     hovertemplate: `${hoverNumber(figure)}<extra>${isMain(figure, i) ? "smoothed" : plain(partName(column))}</extra>` };
 }
@@ -108,7 +111,8 @@ function line(figure, column, i, steps) {
 function end(figure, column, i) {
   const value = poll.newest(column, "smooth"), step = poll.state.steps.rows.at(-1)?.[0];
   const known = value !== null && step !== undefined, name = isMain(figure, i) ? "reward" : plain(partName(column));
-  return { type: "scatter", mode: figure.lines.length > 1 ? "markers+text" : "markers", x: known ? [step] : [], y: known ? [value] : [], hoverinfo: "skip",
+  return { type: "scatter", mode: figure.lines.length > 1 ? "markers+text" : "markers", x: known ? [step] : [],
+    y: known ? [value] : [], hoverinfo: "skip",
     cliponaxis: false, marker: { color: colour(figure, i), size: 7 }, texttemplate: ` ${name} %{y:.2f}`, textposition: endPlaces(figure)[i],
     textfont: { color: colour(figure, i), size: 11 } };
 }
@@ -149,7 +153,8 @@ function extend(fresh, smooth) {
 
 async function placeEnds(figure) {
   const count = figure.lines.length, places = endPlaces(figure), before = figure.plot.data.slice(-count).map((trace) => trace.textposition);
-  if (count > 1 && String(places) !== String(before)) await window.Plotly.restyle(figure.plot, { textposition: places }, places.map((_, i) => count + 1 + i));
+  if (count > 1 && String(places) !== String(before)) await window.Plotly.restyle(figure.plot, { textposition: places },
+    places.map((_, i) => count + 1 + i));
 }
 
 /** Over a long run every second stored point goes: a screen cannot show more. */
@@ -205,7 +210,8 @@ function offScale(figure, top = figure.top) {
   const over = poll.state.steps.rows.filter((row) => place && row[place] > top[1]);
   if (!over.length) return [];
   const last = over.at(-1), more = over.length > 1 ? `, ${over.length - 1} more` : "";
-  return [{ x: last[0], y: top[1], text: `▲ ${fixed(last[place], 2)} off the scale${more}`, showarrow: false, yanchor: "top", xanchor: last[0] > poll.state.run.max_steps / 2 ? "right" : "left",
+  return [{ x: last[0], y: top[1], text: `▲ ${fixed(last[place], 2)} off the scale${more}`, showarrow: false, yanchor: "top",
+    xanchor: last[0] > poll.state.run.max_steps / 2 ? "right" : "left",
     font: { size: 10, color: spec.theme.ink_3 } }];
 }
 
@@ -242,9 +248,11 @@ function headline(figure) {
   const raw = poll.newest(curve.metric), smooth = poll.newest(curve.metric, "smooth"), step = poll.state.steps.rows.at(-1)?.[0];
   const total = poll.newest("groups/total");
   const isGroups = curve.metric === "groups/live";
-  say(figure.value, isGroups && raw !== null ? `${fixed(raw, 0)} of ${fixed(total, 0)}` : curve.metric === "loss" ? small(raw, curve.digits) : fixed(smooth, curve.digits));
+  say(figure.value, isGroups && raw !== null ? `${fixed(raw, 0)} of ${fixed(total, 0)}` : curve.metric === "loss"
+    ? small(raw, curve.digits) : fixed(smooth, curve.digits));
   say(figure.unit, isGroups ? "" : curve.unit);
-  set(node, { "data-step": step ?? "", "data-value": (curve.metric === "reward" ? smooth : raw) ?? "", "data-raw": raw ?? "", "aria-label": `${curve.title}: ${figure.value.textContent} ${curve.unit} at step ${step ?? NONE}` });
+  set(node, { "data-step": step ?? "", "data-value": (curve.metric === "reward" ? smooth : raw) ?? "", "data-raw": raw ?? "",
+    "aria-label": `${curve.title}: ${figure.value.textContent} ${curve.unit} at step ${step ?? NONE}` });
   say(figure.note, step === undefined ? "No step yet" : "");
 }
 

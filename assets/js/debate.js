@@ -23,7 +23,8 @@ export function mount() {
     let chosen = 0;
     const rows = STUDENTS.map((student, i) => makeStudent(student, i, { change, choose: (n) => ((chosen = n), redraw()) }));
     fill(place, el("section.debate", { "aria-label": "Debate example" },
-      el("header", {}, el("h3", {}, "Four students debate"), el("p", {}, "No model needed: drag a ring or type a reward, and watch every advantage move. Each is measured against the other three."),
+      el("header", {}, el("h3", {}, "Four students debate"),
+        el("p", {}, "No model needed: drag a ring or type a reward. Every advantage moves, for each is measured against the others."),
         el("button.small", { type: "button", onclick: reset }, "Back to the start")),
       el("div.debate-body", {},
         el("div.students", {}, el("div.scale", {}, el("div.ends", {}, el("small.low", {}, "0"), meanLabel, el("small.high", {}, "1"))),

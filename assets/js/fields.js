@@ -9,7 +9,8 @@ export function mount() {
 }
 
 function nameField(label) {
-  const title = label.querySelector("[data-testid=block-info]"), field = label.querySelector("input, textarea"), help = label.querySelector(".info-text");
+  const title = label.querySelector("[data-testid=block-info]"), field = label.querySelector("input, textarea"),
+    help = label.querySelector(".info-text");
   if (!title || !field) return;
   label.dataset.named = "";
   set(field, { "aria-label": title.textContent.trim(), "aria-description": help?.textContent.trim() ?? null });

@@ -60,7 +60,8 @@ export function makeGroup({ onPoint = () => {}, cards = false } = {}) {
     const known = view.mean !== null && !view.writing;
     set(line, { style: { left: known ? `${scale.at(view.mean)}%` : "0%" }, hidden: !known });
     const byIndex = new Map(view.completions.map((c) => [c.index, c]));
-    keyed(rows, self.order.map((index) => byIndex.get(index)), (c) => c.index, () => makeRow(), (row, c) => drawRow(row, c, view, scale, self));
+    keyed(rows, self.order.map((index) => byIndex.get(index)), (c) => c.index, () => makeRow(),
+      (row, c) => drawRow(row, c, view, scale, self));
     rows.classList.toggle("grow", view.grow === true);
   };
   const start = (view) => {
@@ -108,9 +109,11 @@ function drawHead(head, meanLabel, view, scale) {
       view.functions.map((f, i) => el(`div.h-part${i === 0 ? ".first" : ""}`, {}, i === 0 ? el("b", {}, el("i.arrow"), "Reward") : "",
         el("span", { title: f.name }, f.name), el("small", {}, `× ${weight(f.weight)}`))),
       el("div.h-reward", {}, el("span", {}, "reward"), el("small", {}, "sum")),
-      el("div.h-axis", {}, el("b", {}, el("i.arrow"), "Advantage"), el("div.ends", {}, el("small.low", {}, reward(scale.low)), meanLabel, el("small.high", {}, reward(scale.high)))),
+      el("div.h-axis", {}, el("b", {}, el("i.arrow"), "Advantage"),
+        el("div.ends", {}, el("small.low", {}, reward(scale.low)), meanLabel, el("small.high", {}, reward(scale.high)))),
       el("div.h-adv", {}, el("span", {}, "advantage"), el("small", {}, "÷ std")),
-      el("div.h-effect", {}, el("b", {}, el("i.arrow"), "Effect"), el("span", {}, view.trained ? "what the step did" : "what a step would do")),
+      el("div.h-effect", {}, el("b", {}, el("i.arrow"), "Effect"),
+        el("span", {}, view.trained ? "what the step did" : "what a step would do")),
     );
   }
   const known = view.mean !== null && !view.writing;
@@ -124,7 +127,8 @@ function weight(value) {
 
 function makeRow() {
   return el("article.row", { tabindex: 0 },
-    el("span.id"), el("div.text"), el("div.parts"), el("span.reward"), makeBar(), el("span.adv"), el("span.effect"), el("div.more", { hidden: true }));
+    el("span.id"), el("div.text"), el("div.parts"), el("span.reward"), makeBar(), el("span.adv"), el("span.effect"),
+      el("div.more", { hidden: true }));
 }
 
 function drawRow(row, c, view, scale, self) {
@@ -147,14 +151,16 @@ function drawRow(row, c, view, scale, self) {
 function spoken(c, view, way, writing) {
   if (writing) return `Completion ${c.index + 1}, ${count(c.tokens, "token")} so far`;
   const advantage = signed(c.advantage).replace("+", "plus ").replace("\u2212", "minus ");
-  return `Completion ${c.index + 1}, reward ${c.reward === null ? "not applicable" : reward(c.reward)}, advantage ${advantage}, ${EFFECT[way]}`;
+  const worth = c.reward === null ? "not applicable" : reward(c.reward);
+  return `Completion ${c.index + 1}, reward ${worth}, advantage ${advantage}, ${EFFECT[way]}`;
 }
 
 function drawText(text, c, open, writing) {
   const key = JSON.stringify([c.text, open, writing, c.ended, c.finished]);
   if (text.dataset.key === key) return;
   text.dataset.key = key;
-  const cut = !writing && c.finished === false ? el("span.chip.note", { title: "It reached the token limit before the model ended it." }, "cut off") : null;
+  const isCut = !writing && c.finished === false;
+  const cut = isCut ? el("span.chip.note", { title: "It reached the token limit before the model ended it." }, "cut off") : null;
   const empty = c.text === "" && !writing ? el("span.tag", {}, "(empty)") : null;
   fill(text, cut, spans(c.text, { oneLine: !open }), empty, writing && !c.ended ? el("i.cursor") : null);
 }
@@ -175,9 +181,11 @@ function drawMore(more, c, view) {
   if (more.dataset.key === key) return;
   more.dataset.key = key;
   const copied = el("span.copied", { role: "status" });
-  const copy = el("button", { type: "button", onclick: () => navigator.clipboard.writeText(c.text).then(() => say(copied, "copied")) }, "Copy");
+  const copy = el("button", { type: "button",
+    onclick: () => navigator.clipboard.writeText(c.text).then(() => say(copied, "copied")) }, "Copy");
   fill(more,
-    el("p", {}, el("b", {}, count(c.tokens, "token")), c.finished === false ? `, cut off${view.limit ? ` at ${view.limit}` : ""}` : ", ended by itself"),
+    el("p", {}, el("b", {}, count(c.tokens, "token")), c.finished === false ? `, cut off${view.limit ? ` at ${view.limit}` : ""}`
+      : ", ended by itself"),
     el("p.actions", {}, copy, copied),
     sum ? el("p.sum", {}, `${sum} = `, el("b", {}, reward(c.reward))) : el("p.sum", {}, "No reward function applies to this completion."));
 }

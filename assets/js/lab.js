@@ -40,7 +40,8 @@ function makeParts() {
   const stop = el("button.small", { type: "button", hidden: true, onclick: () => sample.cancel() }, icon("stop"), "Cancel");
   return {
     title: el("h2"), summary: el("div.summary"), frame: el("div.frame"), empty: emptyState(), stop, base, tuned, compact, cards,
-    tools: el("div.glass-tools", {}, stop, el("span.quiet", {}, "sample with"), el("div.segment", { role: "group", "aria-label": "Sample with" }, base, tuned),
+    tools: el("div.glass-tools", {}, stop, el("span.quiet", {}, "sample with"),
+      el("div.segment", { role: "group", "aria-label": "Sample with" }, base, tuned),
       el("div.segment", { role: "group", "aria-label": "Layout" }, compact, cards)),
     arithmetic: el("section.arithmetic.panel", { "aria-label": "The arithmetic", hidden: true }),
     key: makeKey(),
@@ -63,7 +64,8 @@ async function refresh() {
 function choose() {
   const asked = url.read(), run = poll.state.run;
   const current = sample.current();
-  if (current) return { key: `sample ${current.rollout} ${current.state}`, live: current.state === "writing", load: () => sample.view(current) };
+  if (current) return { key: `sample ${current.rollout} ${current.state}`, live: current.state === "writing",
+    load: () => sample.view(current) };
   if (asked.sample) return { key: `sample ${asked.sample}`, load: () => sample.fetch(Number(asked.sample)) };
   if (!run || !run.step) return { key: "empty", load: async () => ({ empty: true }) };
   const step = Number(asked.step) || startStep(run), index = asked.group === null ? null : Number(asked.group);
@@ -128,7 +130,8 @@ function drawSummary() {
     const right = view.completions.filter((c) => c.rewards?.accuracy === 1).length;
     const judged = view.completions.some((c) => (c.rewards?.accuracy ?? null) !== null);
     const cut = view.completions.filter((c) => c.finished === false).length;
-    chips.push(el("span", {}, [count(all, "completion"), judged ? `${right} right` : null, view.answer ? `answer ${view.answer}` : null].filter(Boolean).join(" · ")));
+    chips.push(el("span", {}, [count(all, "completion"), judged ? `${right} right` : null,
+      view.answer ? `answer ${view.answer}` : null].filter(Boolean).join(" · ")));
     if (cut) chips.push(el("span.chip.note", {}, `${cut} cut off`));
     if (view.verdict) chips.push(el("span.chip.dead", { title: DEAD[view.verdict] }, el("i.hatch"), `dead group: ${view.verdict}`));
     if (view.stopped) chips.push(el("span.chip", {}, view.stopped));
@@ -136,7 +139,8 @@ function drawSummary() {
   const source = [view.label, view.where].filter(Boolean).join(" · ");
   chips.push(el("span.quiet", { title: source }, source));
   const newest = (summaryStep = newestStep());
-  if (view.trained && view.step < newest && !view.recorded) chips.push(el("button.small", { type: "button", onclick: toNewest }, `Step ${newest} is there`));
+  if (view.trained && view.step < newest && !view.recorded) chips.push(el("button.small", { type: "button", onclick: toNewest },
+    `Step ${newest} is there`));
   fill(parts.summary, chips);
 }
 
@@ -161,7 +165,8 @@ function drawSide() {
   set(parts.key, { hidden: view?.empty || view?.writing });
   if (!chosen || scored.length < 2) return;
   const ordered = group.order.map((index) => scored.find((c) => c.index === index)).filter(Boolean);
-  const settings = { rewards: ordered.map((c) => c.reward), place: ordered.indexOf(chosen), name: `#${chosen.index + 1}`, tokens: chosen.tokens, trained: view.trained };
+  const settings = { rewards: ordered.map((c) => c.reward), place: ordered.indexOf(chosen), name: `#${chosen.index + 1}`,
+    tokens: chosen.tokens, trained: view.trained };
   const toggle = () => ((arithmeticOpen = !arithmeticOpen), drawSide());
   if (arithmeticOpen) {
     const dead = view.verdict ? el("span.dead-why", {}, DEAD[view.verdict]) : null;
@@ -175,7 +180,8 @@ function drawTools() {
   const run = poll.state.run, choice = sample.adapter();
   const usable = run && run.kind !== "recorded" && run.step > 0;
   say(parts.tuned, usable ? `Tuned, step ${run.step}` : "Tuned");
-  set(parts.tuned, { "aria-disabled": usable ? null : "true", title: usable ? null : "Train a step first: then its adapter can write the completions." });
+  set(parts.tuned, { "aria-disabled": usable ? null : "true",
+    title: usable ? null : "Train a step first: then its adapter can write the completions." });
   set(parts.base, { "aria-pressed": String(choice === "base" || !usable) });
   set(parts.tuned, { "aria-pressed": String(choice !== "base" && Boolean(usable)) });
   set(parts.stop, { hidden: sample.current()?.state !== "writing" });
@@ -198,13 +204,17 @@ function layoutButton(name, label) {
 }
 
 function emptyState() {
-  const ghost = [0.55, 0.35, 0.45, 0.3].map((width) => el("div.ghost", {}, el("i", { style: { width: `${100 * width}%` } }), el("i"), el("i")));
-  return el("section.state", { hidden: true }, el("h2", {}, "No group yet"), el("p", {}, "Sample writes a group of completions to your prompt, scores them and works out their advantages."), ghost,
+  const ghost = [0.55, 0.35, 0.45, 0.3].map((width) => el("div.ghost", {}, el("i", { style: { width: `${100 * width}%` } }),
+    el("i"), el("i")));
+  return el("section.state", { hidden: true }, el("h2", {}, "No group yet"),
+    el("p", {}, "Sample writes a group of completions to your prompt, scores them and works out their advantages."), ghost,
     el("button.filled", { type: "button", onclick: () => sample.press() }, icon("play"), "Sample"));
 }
 
 function makeKey() {
-  return el("p.key", {}, el("span", {}, el("i.swatch.up"), el("i.tri.up"), " above the mean: pushed up"), el("span", {}, el("i.swatch.down"), el("i.tri.down"), " below: pushed down"),
-    el("span", {}, el("i.swatch.none"), " at the mean: no signal"), el("span", {}, el("i.ring.demo"), " reward"), el("span", {}, el("i.mean-demo"), " group mean"),
+  return el("p.key", {}, el("span", {}, el("i.swatch.up"), el("i.tri.up"), " above the mean: pushed up"),
+    el("span", {}, el("i.swatch.down"), el("i.tri.down"), " below: pushed down"),
+    el("span", {}, el("i.swatch.none"), " at the mean: no signal"), el("span", {}, el("i.ring.demo"), " reward"),
+      el("span", {}, el("i.mean-demo"), " group mean"),
     el("span.right", {}, "ring = reward, bar = distance from the mean, number = distance ÷ std"));
 }

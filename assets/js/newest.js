@@ -15,9 +15,11 @@ let shown = null, chosen = null, busy = false, held = 0, parts = null;
 
 export function mount() {
   whenThere("lab-newest", (place) => {
-    parts = { title: el("b"), newer: el("button.small", { type: "button", hidden: true, onclick: () => follow(true) }), list: el("div.lines", { role: "listbox", "aria-label": "Groups of the step" }),
+    parts = { title: el("b"), newer: el("button.small", { type: "button", hidden: true, onclick: () => follow(true) }),
+      list: el("div.lines", { role: "listbox", "aria-label": "Groups of the step" }),
       rows: el("section.rows-of.panel", { "aria-label": "Chosen group" }) };
-    const lines = el("section.lines-of.panel", {}, el("header", {}, parts.title, el("span.quiet", {}, "widest spread first"), parts.newer), parts.list);
+    const lines = el("section.lines-of.panel", {}, el("header", {}, parts.title, el("span.quiet", {}, "widest spread first"),
+      parts.newer), parts.list);
     parts.list.addEventListener("keydown", walk);
     fill(place, el("div.newest", {}, lines, parts.rows));
     poll.on("live", () => follow(false));
@@ -73,7 +75,8 @@ function order(groups) {
 
 function draw() {
   const groups = order(shown.groups);
-  fill(parts.title, shown.step === poll.state.run.step ? `Newest step, ${count(groups.length, "group")}` : `Step ${shown.step}, ${count(groups.length, "group")}`);
+  fill(parts.title, shown.step === poll.state.run.step ? `Newest step, ${count(groups.length, "group")}`
+    : `Step ${shown.step}, ${count(groups.length, "group")}`);
   set(parts.newer, { hidden: true });
   const scale = scaleOf(groups.flatMap((group) => group.completions.map((c) => c.reward)), shown.functions);
   keyed(parts.list, groups, (group) => group.index, (group) => makeLine(group), (line, group) => drawLine(line, group, scale));
@@ -92,13 +95,18 @@ function pick(index) {
 }
 
 function drawLine(line, group, scale) {
-  const ups = group.completions.filter((c) => direction(c.advantage) === "up").length, downs = group.completions.filter((c) => direction(c.advantage) === "down").length;
-  set(line, { "data-group": group.index, "aria-selected": String(group.index === chosen), "data-verdict": group.verdict, title: group.verdict ? DEAD[group.verdict] : null });
+  const ups = group.completions.filter((c) => direction(c.advantage) === "up").length,
+    downs = group.completions.filter((c) => direction(c.advantage) === "down").length;
+  set(line, { "data-group": group.index, "aria-selected": String(group.index === chosen), "data-verdict": group.verdict,
+    title: group.verdict ? DEAD[group.verdict] : null });
   const key = JSON.stringify([shown.run, shown.step, shown.attempt, scale.low, scale.high]);
   if (line.dataset.drawn === key) return;
   line.dataset.drawn = key;
-  fill(line, el("span.prompt", { title: group.prompt }, group.prompt), makeDots(group, scale), el("span", {}, "mean ", el("b", {}, fixed(group.mean, 2))), el("span", {}, "std ", el("b", {}, fixed(group.std, 2))),
-    group.verdict ? el("span.verdict", {}, el("i.tri.none"), group.verdict) : el("span.verdict", {}, el("span.up-text", {}, el("i.tri.up"), String(ups)), " ", el("span.down-text", {}, el("i.tri.down"), String(downs))));
+  fill(line, el("span.prompt", { title: group.prompt }, group.prompt), makeDots(group, scale),
+    el("span", {}, "mean ", el("b", {}, fixed(group.mean, 2))), el("span", {}, "std ", el("b", {}, fixed(group.std, 2))),
+    group.verdict ? el("span.verdict", {}, el("i.tri.none"), group.verdict)
+      : el("span.verdict", {}, el("span.up-text", {}, el("i.tri.up"), String(ups)), " ",
+      el("span.down-text", {}, el("i.tri.down"), String(downs))));
 }
 
 function drawRows(group, scale) {
@@ -106,7 +114,8 @@ function drawRows(group, scale) {
   const rows = merged(group);
   const line = el("div.overlay", { "aria-hidden": "true" }, el("i.mean-line", { style: { left: `${scale.at(group.mean ?? 0)}%` } }));
   fill(parts.rows,
-    el("header", {}, el("b.prompt", { title: group.prompt }, group.prompt), el("span.quiet", {}, `mean ${fixed(group.mean, 3)}, std ${fixed(group.std, 4)}`),
+    el("header", {}, el("b.prompt", { title: group.prompt }, group.prompt),
+      el("span.quiet", {}, `mean ${fixed(group.mean, 3)}, std ${fixed(group.std, 4)}`),
       el("button.link", { type: "button", onclick: () => openInLab(shown.run, shown.step, group.index) }, "Open in Lab")),
     el("div.body", {}, rows.map((row) => drawRow(row, group, scale)), group.verdict ? null : line),
     el("footer", {}, story(group, rows)));
@@ -125,18 +134,22 @@ function merged(group) {
 
 function drawRow(c, group, scale) {
   const axis = makeBar(), way = direction(c.advantage);
+  const name = c.n > 1 ? `${c.n} completions` : `Completion ${c.index + 1}`;
   drawBar(axis, scale, c.reward, group.mean, c.advantage);
-  return el("article.row", { "data-completion": c.index, "data-reward": c.reward ?? "", "data-advantage": c.advantage ?? "", "data-way": way,
-    "aria-label": `${c.n > 1 ? `${c.n} completions` : `Completion ${c.index + 1}`}, reward ${reward(c.reward)}, advantage ${signed(c.advantage)}` },
-    el("span.id", {}, c.n > 1 ? `${c.n} ×` : `#${c.index + 1}`), el("div.text", { title: c.text }, c.finished ? null : el("span.chip.note", {}, "cut off"), spans(c.text, { oneLine: true })),
-    el("span.reward", {}, c.reward === null ? "no score" : reward(c.reward)), axis, el("span.adv", {}, el(`i.tri.${way}`), signed(c.advantage)));
+  return el("article.row", { "data-completion": c.index, "data-reward": c.reward ?? "", "data-advantage": c.advantage ?? "",
+    "data-way": way, "aria-label": `${name}, reward ${reward(c.reward)}, advantage ${signed(c.advantage)}` },
+    el("span.id", {}, c.n > 1 ? `${c.n} ×` : `#${c.index + 1}`),
+    el("div.text", { title: c.text }, c.finished ? null : el("span.chip.note", {}, "cut off"), spans(c.text, { oneLine: true })),
+    el("span.reward", {}, c.reward === null ? "no score" : reward(c.reward)), axis,
+    el("span.adv", {}, el(`i.tri.${way}`), signed(c.advantage)));
 }
 
 function story(group, rows) {
   if (group.verdict) return el("p", {}, el("b", {}, `No signal: ${group.verdict}. `), DEAD[group.verdict]);
   const last = rows.findLast((row) => row.reward !== null);
   if (!last || group.mean === null) return el("p", {}, "No reward function applies to this prompt.");
-  return el("p", {}, `The lowest gets (${reward(last.reward)} ${MINUS} ${fixed(group.mean, 3)}) / (${fixed(group.std, 4)} + 0.0001) = `, el(`b.${direction(last.advantage)}-text`, {}, signed(last.advantage)), ".");
+  const quotient = `(${reward(last.reward)} ${MINUS} ${fixed(group.mean, 3)}) / (${fixed(group.std, 4)} + 0.0001)`;
+  return el("p", {}, `The lowest gets ${quotient} = `, el(`b.${direction(last.advantage)}-text`, {}, signed(last.advantage)), ".");
 }
 
 function drawEmpty() {

@@ -24,11 +24,11 @@ export function mount() {
 
 function draw() {
   const notices = [lost(), engine(), run(), asked()].filter(Boolean);
-  const key = JSON.stringify(notices.map(({ key }) => key));
+  const key = JSON.stringify(notices.map((notice) => notice.key));
   for (const place of places) {
     if (place.dataset.key === key) continue;
     place.dataset.key = key;
-    fill(place, notices.map((notice) => notice.make()));
+    fill(place, notices.map(makeNotice));
   }
   clearInterval(ticking);
   if (poll.state.contact === "lost") ticking = setInterval(countDown, 500);
@@ -38,64 +38,82 @@ function draw() {
 function lost() {
   if (poll.state.contact !== "lost") return null;
   const step = poll.state.run?.step;
-  return { key: ["lost", step], make: () => el("section.notice.lost", { role: "alert", "data-notice": "lost" },
-    el("div.words", {}, el("h3", {}, "No answer from the lab. ", el("span.countdown")),
-      el("p", {}, `The run does not need this page and most likely goes on. ${step ? `What you see is from step ${step}, ${clock(poll.state.heard)}.` : ""} Buttons are off until the lab answers.`)),
-    el("div.acts", {}, el("button.small", { type: "button", onclick: () => poll.nudge() }, "Try now"))) };
+  const seen = step ? ` What you see is from step ${step}, ${clock(poll.state.heard)}.` : "";
+  return {
+    key: ["lost", step], kind: "lost", name: "lost", title: ["No answer from the lab. ", el("span.countdown")],
+    why: `The run does not need this page and most likely goes on.${seen} Buttons are off until the lab answers.`,
+    buttons: [{ label: "Try now", act: poll.nudge }],
+  };
 }
 
 function engine() {
-  const { engine, contact } = poll.state;
+  const { engine, contact } = poll.state, loading = engine.info?.loading;
   if (contact === "lost") return null;
   if (engine.state === "dead") {
-    return { key: ["dead", engine.error], make: () => box("bad", "engine", "The engine has stopped", engine.sentence, "Everything up to the last step is kept. It starts again by itself in a moment.",
-      [button("Restart engine", () => runs.restartEngine(), true)], engine.traceback ?? engine.error) };
+    return {
+      key: ["dead", engine.sentence], kind: "bad", name: "engine", title: "The engine has stopped", why: engine.sentence,
+      keeps: "Everything up to the last step is kept. It starts again by itself in a moment.",
+      buttons: [{ label: "Restart engine", act: runs.restartEngine, filled: true }], details: engine.traceback ?? engine.error,
+    };
   }
-  if (engine.state === "stale") return { key: ["stale"], make: () => box("", "engine", "The engine is silent", engine.sentence, "", [], null) };
-  const loading = engine.info?.loading;
+  if (engine.state === "stale") return { key: ["stale"], name: "engine", title: "The engine is silent", why: engine.sentence };
   if (loading) {
-    const share = loading.share === null || loading.share === undefined ? "" : `${Math.round(100 * loading.share)} %`;
-    return { key: ["loading", loading.model, loading.text, share], make: () => box("", "loading", `Loading ${loading.model}`, [loading.text, share].filter(Boolean).join(" · ") || "Reading the weights.", "", [], null) };
+    const share = typeof loading.share === "number" ? `${Math.round(100 * loading.share)} %` : "";
+    const why = [loading.text, share].filter(Boolean).join(" · ") || "Reading the weights.";
+    return { key: ["loading", loading.model, why], name: "loading", title: `Loading ${loading.model}`, why };
   }
-  return engine.state === "starting" ? { key: ["starting"], make: () => box("", "starting", "The engine is starting", "It loads torch and the model. Recorded runs can be read meanwhile.", "", [], null) } : null;
+  if (engine.state !== "starting") return null;
+  return { key: ["starting"], name: "starting", title: "The engine is starting",
+    why: "It loads torch and the model. Recorded runs can be read meanwhile." };
 }
 
 function run() {
   const { run, contact } = poll.state;
   if (!run || contact === "lost" || run.kind === "recorded") return null;
-  const resume = () => button("Resume", () => runs.resume(run.id), true);
-  const key = ["run", run.id, run.status, run.attempt, run.error];
-  if (run.status === "failed") return { key, make: () => box("bad", "failed", `Stopped at step ${run.step}: the run failed`, run.error, kept(run), [resume()], () => traceback(run.id)) };
-  if (run.status === "interrupted") return { key, make: () => box("bad", "interrupted", `Interrupted at step ${run.step}`, run.error, kept(run), [resume()], null) };
-  if (run.status === "stopped" && run.step < (run.max_steps ?? 0)) return { key, make: () => box("", "stopped", `Stopped and saved at step ${run.step}`, run.error ?? `${run.name} can go on from here, or Train starts a new run.`, "", [resume()], null) };
+  const notice = about(run);
+  return notice && { key: ["run", run.id, run.status, run.attempt, run.error, run.step], ...notice };
+}
+
+function about(run) {
+  const resume = { label: "Resume", act: () => runs.resume(run.id), filled: true };
+  const kept = run.step ? `Nothing is lost: the steps up to ${run.step} stay readable.` : "No step was done yet.";
+  if (run.status === "failed") {
+    return { kind: "bad", name: "failed", title: `Stopped at step ${run.step}: the run failed`, why: run.error, keeps: kept,
+      buttons: [resume], details: () => traceback(run.id) };
+  }
+  if (run.status === "interrupted") {
+    return { kind: "bad", name: "interrupted", title: `Interrupted at step ${run.step}`, why: run.error, keeps: kept, buttons: [resume] };
+  }
+  if (run.status === "stopped" && run.step < (run.max_steps ?? 0)) {
+    return { name: "stopped", title: `Stopped and saved at step ${run.step}`, buttons: [resume],
+      why: run.error ?? `${run.name} can go on from here, or Train starts a new run.` };
+  }
   if (run.status === "paused" && run.error) {
-    return { key, make: () => box("bad", "waiting", `Paused at step ${run.step}: a reward could not be given`, run.error,
-      "The completions are kept. Mend the function or its data, then press Train: the same completions are scored again.", [], null) };
+    return { kind: "bad", name: "waiting", title: `Paused at step ${run.step}: a reward could not be given`, why: run.error,
+      keeps: "The completions are kept. Mend the function or its data, then press Train: the same completions are scored again." };
   }
   return null;
 }
 
-function kept(run) {
-  return run.step ? `Nothing is lost: the steps up to ${run.step} stay readable.` : "No step was done yet.";
-}
-
+/** What the person asked for last and did not get. */
 function asked() {
-  return problem === null ? null : { key: ["problem", problem], make: () => box("bad", "problem", "That did not work", problem, "", [button("Close", () => runs.report(null))], null) };
+  if (problem === null) return null;
+  return { key: ["problem", problem], kind: "bad", name: "problem", title: "That did not work", why: problem,
+    buttons: [{ label: "Close", act: () => runs.report(null) }] };
 }
 
-function box(kind, name, title, why, keeps, buttons, details) {
+function makeNotice({ kind = "", name, title, why, keeps, buttons = [], details = null }) {
   const trace = el("pre", { hidden: true });
-  const more = details ? el("button.link", { type: "button", "aria-expanded": "false", onclick: async () => {
+  const more = details && el("button.link", { type: "button", "aria-expanded": "false", onclick: async () => {
     if (trace.hidden) say(trace, (typeof details === "function" ? await details() : details) ?? "Nothing more is known.");
     trace.hidden = !trace.hidden;
     set(more, { "aria-expanded": String(!trace.hidden) });
-  } }, "Details") : null;
-  return el(`section.notice${kind ? `.${kind}` : ""}`, { "data-notice": name, role: kind === "bad" ? "alert" : null },
-    el("div.words", {}, el("h3", {}, title), why ? el("p", {}, why) : null, keeps ? el("p", {}, keeps) : null), el("div.acts", {}, buttons, more), trace);
-}
-
-function button(label, act, filled = false) {
-  return el(`button.${filled ? "filled" : "small"}`, { type: "button", onclick: act }, label);
+  } }, "Details");
+  const acts = buttons.map(({ label, act, filled }) =>
+    el(`button.${filled ? "filled" : "small"}`, { type: "button", onclick: () => act() }, label));
+  const words = [el("h3", {}, title), why ? el("p", {}, why) : null, keeps ? el("p", {}, keeps) : null];
+  return el(`section.notice${kind && `.${kind}`}`, { "data-notice": name, role: ["bad", "lost"].includes(kind) ? "alert" : null },
+    el("div.words", {}, words), el("div.acts", {}, acts, more), trace);
 }
 
 async function traceback(id) {
@@ -104,7 +122,8 @@ async function traceback(id) {
 
 function countDown() {
   const left = (poll.state.retryAt ?? 0) - Date.now();
-  for (const node of document.querySelectorAll(".countdown")) say(node, left > 0 ? `Trying again in ${duration(left / 1000)}.` : "Trying now.");
+  for (const node of document.querySelectorAll(".countdown")) say(node,
+    left > 0 ? `Trying again in ${duration(left / 1000)}.` : "Trying now.");
 }
 
 function clock(time) {

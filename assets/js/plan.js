@@ -10,23 +10,27 @@ let presets = null;
 
 export function mount() {
   whenThere("lab-progress", (place) => {
-    const now = el("b.step-now"), of = el("span"), bar = el("i"), mark = el("div.marks"), elapsed = el("span"), left = el("b"), name = el("span.quiet"), kind = el("span.chip.recorded", {}, "recorded"), goal = el("span.chip.goal");
+    const now = el("b.step-now"), of = el("span"), bar = el("i"), mark = el("div.marks"), elapsed = el("span"), left = el("b"),
+      name = el("span.quiet"), kind = el("span.chip.recorded", {}, "recorded"), goal = el("span.chip.goal");
     const track = el("div.track", { role: "progressbar", "aria-label": "Steps done", "aria-valuemin": 0 }, bar, mark);
     fill(place, el("section.progress.panel", {}, el("p", {}, now, " ", of), track, elapsed, left, goal, kind, name));
     const draw = () => {
-      const { run, phase } = poll.state, total = run?.max_steps ?? 0, over = run && !["training", "loading", "queued", "paused"].includes(run.status);
+      const { run, phase } = poll.state, total = run?.max_steps ?? 0,
+        over = run && !["training", "loading", "queued", "paused"].includes(run.status);
       say(now, run ? `Step ${run.step}` : "No run yet");
       say(of, total ? `of ${total}` : "");
       set(track, { "aria-valuemax": total || null, "aria-valuenow": run?.step ?? 0 });
       set(bar, { style: { width: `${total ? Math.min(100, (100 * run.step) / total) : 0}%` } });
       const spent = runs.elapsed(), rest = runs.timeLeft();
       say(elapsed, spent === null ? "" : `${duration(spent)} ${over ? "in all" : "elapsed"}`);
-      say(left, over || rest === null || run?.step >= total ? "" : phase === "training" ? `about ${duration(rest)} left` : `${duration(rest)} left when resumed`);
+      say(left, over || rest === null || run?.step >= total ? "" : phase === "training" ? `about ${duration(rest)} left`
+        : `${duration(rest)} left when resumed`);
       const reached = goalStep();
       set(goal, { hidden: reached === null });
       say(goal, reached === null ? "" : `mean reward 0.90 reached at step ${reached}`);
       set(kind, { hidden: run?.kind !== "recorded" });
-      say(name, run ? [run.name, run.attempt > 1 ? `attempt ${run.attempt}` : ""].filter(Boolean).join(", ") : "Train starts the settings at the left.");
+      say(name, run ? [run.name, run.attempt > 1 ? `attempt ${run.attempt}` : ""].filter(Boolean).join(", ")
+        : "Train starts the settings at the left.");
       document.querySelector(".progress").toggleAttribute("data-recorded", run?.kind === "recorded");
     };
     ["live", "steps"].forEach((event) => poll.on(event, draw));
@@ -50,10 +54,13 @@ function goalStep() {
 export function show(form) {
   const place = document.querySelector("#lab-plan .sum");
   if (!place) return;
-  const [prompts, size, steps] = [form.prompts_per_step, form.num_generations, form.max_steps].map(Number), uses = Number(form.num_iterations ?? 1);
+  const [prompts, size, steps] = [form.prompts_per_step, form.num_generations, form.max_steps].map(Number),
+    uses = Number(form.num_iterations ?? 1);
   if (![prompts, size, steps].every(Number.isFinite)) return;
   fill(place, el("b", {}, `${count(prompts, "prompt")} × ${count(size, "completion")}`), ` = ${prompts * size} per step`);
-  say(document.querySelector("#lab-plan .note"), `${count(steps, "step")}, ${(steps * prompts * size).toLocaleString("en")} completions, ${uses === 1 ? "one update" : `${uses} updates`} each`);
+  say(document.querySelector("#lab-plan .note"),
+    `${count(steps, "step")}, ${(steps * prompts * size).toLocaleString("en")} completions, ` +
+    `${uses === 1 ? "one update" : `${uses} updates`} each`);
 }
 
 /** What the form holds at the start, before Gradio has told of any change. */

@@ -67,8 +67,10 @@ export function possible() {
   return {
     train: off ?? (alive && status !== "paused" ? "The run is going already." : true),
     pause: off ?? (!alive ? noRun : status === "paused" ? "The run is paused already." : true),
-    step: off ?? (phase === "training" ? "Pause first to go step by step." : status === "loading" || status === "queued" ? "The run is about to start." : true),
-    more: off ?? (phase === "training" ? "Pause first to ask for ten more." : status === "loading" || status === "queued" ? "The run is about to start." : true),
+    step: off ?? (phase === "training" ? "Pause first to go step by step." : status === "loading" || status === "queued"
+      ? "The run is about to start." : true),
+    more: off ?? (phase === "training" ? "Pause first to ask for ten more." : status === "loading" || status === "queued"
+      ? "The run is about to start." : true),
     stop: off ?? (alive ? true : noRun),
   };
 }

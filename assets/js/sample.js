@@ -81,7 +81,8 @@ async function follow() {
   const open = poll.state.queue.some((command) => command.mine && command.id === now.command);
   if (open) return tell();
   const mine = now;
-  const result = await api.get(`api/samples/${mine.rollout}`).catch((error) => (error.status === 0 ? null : { error: error.message, groups: [] }));
+  const result = await api.get(`api/samples/${mine.rollout}`).catch((error) =>
+    (error.status === 0 ? null : { error: error.message, groups: [] }));
   if (result === null || now !== mine) return;
   if (["queued", "sampling"].includes(result.status)) return;
   Object.assign(mine, { state: "done", result });
@@ -127,20 +128,25 @@ function partialView(sample) {
   const byIndex = new Map(partials.map((each) => [each.index, each]));
   const completions = Array.from({ length: size }, (_, index) => {
     const found = byIndex.get(index);
-    return { index, text: found?.text ?? "", tokens: found?.tokens ?? 0, ended: found?.ended ?? false, rewards: {}, reward: null, advantage: null };
+    return { index, text: found?.text ?? "", tokens: found?.tokens ?? 0, ended: found?.ended ?? false, rewards: {}, reward: null,
+      advantage: null };
   });
   const place = poll.state.queue.findIndex((command) => command.id === sample.command);
-  const waiting = place > 0 ? `${count(place, "request")} before yours` : poll.state.engine.state === "running" ? "writing" : poll.state.engine.sentence;
-  return { key: `sample ${sample.rollout}`, prompt: sample.prompt || partials[0]?.prompt || "", writing: true, completions, functions: sample.functions,
+  const waiting = place > 0 ? `${count(place, "request")} before yours` : poll.state.engine.state === "running" ? "writing"
+    : poll.state.engine.sentence;
+  return { key: `sample ${sample.rollout}`, prompt: sample.prompt || partials[0]?.prompt || "", writing: true, completions,
+    functions: sample.functions,
     mean: null, std: null, verdict: null, label: waiting };
 }
 
 function resultView(result, fresh) {
   const group = result.groups[0];
   const cancelled = result.status === "cancelled" ? "cancelled" : null;
-  if (!group) return { key: `sample ${result.rollout}`, prompt: result.prompts[0] ?? "", completions: [], functions: result.functions, mean: null, std: null, stopped: cancelled ?? result.status };
+  if (!group) return { key: `sample ${result.rollout}`, prompt: result.prompts[0] ?? "", completions: [],
+    functions: result.functions, mean: null, std: null, stopped: cancelled ?? result.status };
   const writer = result.adapter === "base" ? "written by the base" : `written by the tuned model, step ${result.adapter_step ?? "?"}`;
-  return { ...group, key: `sample ${result.rollout}`, functions: result.functions, trained: false, openFirst: true, grow: fresh, label: writer, stopped: cancelled,
+  return { ...group, key: `sample ${result.rollout}`, functions: result.functions, trained: false, openFirst: true, grow: fresh,
+    label: writer, stopped: cancelled,
     limit: result.settings.max_completion_length };
 }
 
@@ -154,10 +160,12 @@ function namesOf(config) {
 export async function showExamples(model, task) {
   const place = document.getElementById("lab-examples");
   if (!place) return;
-  const known = await api.get(`api/examples?model=${encodeURIComponent(model ?? "")}&task=${encodeURIComponent(task ?? "")}`).catch(() => null);
+  const asked = new URLSearchParams({ model: model ?? "", task: task ?? "" });
+  const known = await api.get(`api/examples?${asked}`).catch(() => null);
   if (!known) return;
   const chips = known.examples.map((text) => el("button.chip", { type: "button", title: text, onclick: () => typePrompt(text) }, text));
-  fill(place, el("div.chips", { role: "group", "aria-label": "Examples" }, chips), el("p.note", {}, [params(known.params), known.note].filter(Boolean).join(" · ")));
+  fill(place, el("div.chips", { role: "group", "aria-label": "Examples" }, chips),
+    el("p.note", {}, [params(known.params), known.note].filter(Boolean).join(" · ")));
 }
 
 /** Types into Gradio's prompt box as a person would, so that Gradio hears of it. */

@@ -7,7 +7,8 @@ import * as runs from "./runs.js";
 import * as sample from "./sample.js";
 import { toggle as themeToggle } from "./theme.js";
 
-const WORDS = { idle: "Idle", loading: "Loading", sampling: "Sampling", training: "Training", paused: "Paused", finished: "Finished", failed: "Failed" };
+const WORDS = { idle: "Idle", loading: "Loading", sampling: "Sampling", training: "Training", paused: "Paused",
+  finished: "Finished", failed: "Failed" };
 
 export function mount() {
   whenThere("lab-strip", (place) => {
@@ -32,8 +33,10 @@ function makeCells() {
     const value = el("dd");
     return { label: el("dt", {}, label), value, box: null, name };
   };
-  const cells = { model: cell("model", "model"), device: cell("device", "device"), memory: cell("memory", "memory"), phase: cell("phase", "phase"),
-    step: cell("step", "step"), reward: cell("reward", "reward, 4-step mean"), kl: cell("kl", "KL, smoothed"), time: cell("time", "time left") };
+  const cells = { model: cell("model", "model"), device: cell("device", "device"), memory: cell("memory", "memory"),
+    phase: cell("phase", "phase"),
+    step: cell("step", "step"), reward: cell("reward", "reward, 4-step mean"), kl: cell("kl", "KL, smoothed"),
+      time: cell("time", "time left") };
   for (const each of Object.values(cells)) each.box = el(`div.cell.${each.name}`, {}, each.label, each.value);
   cells.phase.value.append(el("i.dot", { "aria-hidden": "true" }), (cells.phase.word = el("b")));
   cells.step.value.append((cells.step.now = el("b")), (cells.step.of = el("span")));
@@ -58,9 +61,11 @@ function makeButtons() {
 function redraw(strip, cells, buttons) {
   const { phase, engine, run, contact } = poll.state;
   const info = engine.info ?? {};
-  set(strip, { "data-state": phase, "data-contact": contact, "data-kind": run?.kind ?? null, "data-run": run?.id ?? null, "data-step": run?.step ?? null });
+  set(strip, { "data-state": phase, "data-contact": contact, "data-kind": run?.kind ?? null, "data-run": run?.id ?? null,
+    "data-step": run?.step ?? null });
   say(cells.model.value, [info.model ?? run?.model ?? "–", params(info.params)].filter(Boolean).join(" · "));
-  say(cells.device.value, info.device ? [deviceName(info.device), info.threads ? count(info.threads, "thread") : ""].filter(Boolean).join(" · ") : "–");
+  say(cells.device.value, info.device ? [deviceName(info.device),
+    info.threads ? count(info.threads, "thread") : ""].filter(Boolean).join(" · ") : "–");
   say(cells.memory.value, info.rss ? `${gigabytes(info.rss)} of ${gigabytes(info.memory_total)} GB` : "–");
   say(cells.phase.word, phaseWord());
   say(cells.step.now, run ? String(run.step) : "–");
@@ -104,7 +109,8 @@ function drawButtons(buttons) {
   const can = runs.possible();
   for (const [name, why] of Object.entries(can)) {
     const node = buttons[name];
-    set(node, { "aria-disabled": why === true ? null : "true", title: why === true ? null : why, "data-state": why === true ? "ready" : "off" });
+    set(node, { "aria-disabled": why === true ? null : "true", title: why === true ? null : why,
+      "data-state": why === true ? "ready" : "off" });
   }
   set(buttons.pause, { "data-filled": poll.state.phase === "training" ? true : null });
 }
@@ -130,7 +136,8 @@ function railToggle() {
 
 function spark() {
   const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  for (const [name, value] of Object.entries({ viewBox: "0 0 60 16", width: 60, height: 16, role: "img", "aria-label": "Course of the reward" })) svg.setAttribute(name, value);
+  for (const [name, value] of Object.entries({ viewBox: "0 0 60 16", width: 60, height: 16, role: "img",
+    "aria-label": "Course of the reward" })) svg.setAttribute(name, value);
   const line = document.createElementNS("http://www.w3.org/2000/svg", "polyline");
   svg.append(line);
   return svg;

@@ -5,7 +5,8 @@ import { fixed } from "./format.js";
 import * as poll from "./poll.js";
 
 const MOST_ROWS = 200;
-const NAMES = { "groups/live": "groups with signal", "completions/mean_length": "length", grad_norm: "gradient norm", step_time: "seconds" };
+const NAMES = { "groups/live": "groups with signal", "completions/mean_length": "length", grad_norm: "gradient norm",
+  step_time: "seconds" };
 const HIDDEN = ["groups/total"];
 let place = null, button = null;
 
@@ -32,7 +33,8 @@ function draw() {
   const shown = columns.filter((name) => !HIDDEN.includes(name));
   const head = el("tr", {}, el("th", { scope: "col" }, "step"), shown.map((name) => el("th", { scope: "col", title: name }, label(name))));
   const body = rows.slice(-MOST_ROWS).reverse().map((row) =>
-    el("tr", {}, el("th", { scope: "row" }, String(row[0])), shown.map((name) => el("td", {}, cell(name, row[columns.indexOf(name) + 1])))));
+    el("tr", {}, el("th", { scope: "row" }, String(row[0])),
+      shown.map((name) => el("td", {}, cell(name, row[columns.indexOf(name) + 1])))));
   const caption = rows.length > MOST_ROWS ? `The newest ${MOST_ROWS} of ${rows.length} rows` : "Every step, newest first";
   const table = el("table", {}, el("caption", {}, caption), el("thead", {}, head), el("tbody", {}, body));
   fill(place, button, el("div.table-box.panel", { tabindex: 0, role: "region", "aria-label": "Numbers of the curves" }, table));

@@ -13,7 +13,8 @@ export function onChange(listener) {
 }
 
 export function toggle() {
-  const buttons = ["light", "dark"].map((theme) => el("button", { type: "button", "data-theme-choice": theme, onclick: () => choose(theme) }, theme === "light" ? "Light" : "Dark"));
+  const buttons = ["light", "dark"].map((theme) => el("button",
+    { type: "button", "data-theme-choice": theme, onclick: () => choose(theme) }, theme === "light" ? "Light" : "Dark"));
   const box = el("div.segment", { role: "group", "aria-label": "Theme" }, buttons);
   const mark = () => buttons.forEach((button) => set(button, { "aria-pressed": String(button.dataset.themeChoice === current()) }));
   onChange(mark);

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from lab.web.security import ignore_gradio_environment
+
+ignore_gradio_environment()  # here, so that it comes before the first import of gradio
+
 
 def serve(runs_dir: str | Path = "runs", *, port: int = 7860, open_browser: bool = True) -> int:
     """Open the lab on 127.0.0.1 and block until Ctrl-C. Port 0 takes a free one. Returns the exit status."""

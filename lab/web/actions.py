@@ -13,9 +13,11 @@ from typing import Any
 
 from lab.assets import asset
 from lab.config import ConfigError, RunConfig
-from lab.models.registry import ModelError, resolve as resolve_model
+from lab.models.registry import ModelError
+from lab.models.registry import resolve as resolve_model
 from lab.presets import preset
-from lab.rewards import RewardNotFound, resolve as resolve_rewards
+from lab.rewards import RewardNotFound
+from lab.rewards import resolve as resolve_rewards
 from lab.store import ALIVE_STATUSES, LOCAL_OWNER, Command, Run, Store, open_store
 from lab.tasks import TaskError, load_task
 from lab.web.answers import answer_to

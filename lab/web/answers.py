@@ -11,7 +11,8 @@ import re
 from lab.tasks.arithmetic import EXPRESSION_PROMPTS
 
 _SUM = r"\d{1,9}(?:\s*[-+\u2212]\s*\d{1,9})+"
-_QUESTIONS = [re.compile(re.escape(form).replace(r"\{\}", f"({_SUM})").rstrip(r"\.?") + r"\s*[.?]?", re.IGNORECASE) for form in EXPRESSION_PROMPTS]
+_QUESTIONS = [re.compile(re.escape(form).replace(r"\{\}", f"({_SUM})").rstrip(r"\.?") + r"\s*[.?]?",
+                         re.IGNORECASE) for form in EXPRESSION_PROMPTS]
 _BARE = re.compile(f"({_SUM})(?:\\s*=\\s*\\??)?")
 _PARITY = re.compile(r"is (\d{1,9}) (?:even or odd|odd or even)\s*\??", re.IGNORECASE)
 _LARGER = re.compile(r"is (\d{1,9})\s*([<>])\s*(\d{1,9})\s*\??", re.IGNORECASE)

@@ -5,16 +5,11 @@ Every gr.HTML here holds a fixed template. What is data reaches the page as JSON
 
 from __future__ import annotations
 
-from lab.web.security import ignore_gradio_environment
+import gradio as gr
 
-ignore_gradio_environment()
-
-import gradio as gr  # noqa: E402
-
-from lab.assets import asset  # noqa: E402
-from lab.web import tab_lab, tab_train  # noqa: E402
-from lab.web.form import trl_css  # noqa: E402
-from lab.web.islands import island  # noqa: E402
+from lab.web import tab_lab, tab_train
+from lab.web.form import trl_css
+from lab.web.islands import island
 
 TABS = (tab_lab, tab_train)  # Reward, Data, Inspect, Runs and Learn join here
 

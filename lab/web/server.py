@@ -15,22 +15,19 @@ import webbrowser
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from lab.web.security import Guard, ignore_gradio_environment
+import gradio as gr
+import uvicorn
+from fastapi import FastAPI
+from fastapi.responses import FileResponse
+from fastapi.staticfiles import StaticFiles
 
-ignore_gradio_environment()  # before the first import of gradio
-
-import gradio as gr  # noqa: E402
-import uvicorn  # noqa: E402
-from fastapi import FastAPI  # noqa: E402
-from fastapi.responses import FileResponse  # noqa: E402
-from fastapi.staticfiles import StaticFiles  # noqa: E402
-
-from lab.assets import asset  # noqa: E402
-from lab.jobs import Engine  # noqa: E402
-from lab.web.actions import Lab  # noqa: E402
-from lab.web.page import HEAD, THEME, build_page, page_css  # noqa: E402
-from lab.web.presence import Keeper  # noqa: E402
-from lab.web.routes import add_routes  # noqa: E402
+from lab.assets import asset
+from lab.jobs import Engine
+from lab.web.actions import Lab
+from lab.web.page import HEAD, THEME, build_page, page_css
+from lab.web.presence import Keeper
+from lab.web.routes import add_routes
+from lab.web.security import Guard
 
 HOST = "127.0.0.1"
 

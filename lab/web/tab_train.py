@@ -7,9 +7,9 @@ import json
 import gradio as gr
 
 from lab.config import RunConfig
+from lab.presets import PRESETS
 from lab.rewards import BUILTINS
 from lab.tasks import BUILTIN_TASKS
-from lab.presets import PRESETS
 from lab.web.actions import first_run
 from lab.web.form import FIELDS, form_value, make_field
 from lab.web.islands import island

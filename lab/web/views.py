@@ -37,7 +37,7 @@ def functions(config: dict[str, Any]) -> list[dict[str, Any]]:
     """Names and weights of the reward functions, in order."""
     names = config.get("rewards") or list(RunConfig().rewards)
     weights = config.get("reward_weights") or [1.0] * len(names)
-    return [{"name": name, "weight": weight} for name, weight in zip(_shown_names(names), weights)]
+    return [{"name": name, "weight": weight} for name, weight in zip(_shown_names(names), weights, strict=True)]
 
 
 def group_view(group: Group) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def completion_view(c: Completion) -> dict[str, Any]:
 def tokens_view(group: Group) -> dict[str, Any]:
     """A group with the arrays of every token (float32, one value per token id)."""
     view = group_view(group)
-    for shown, completion in zip(view["completions"], group.completions):
+    for shown, completion in zip(view["completions"], group.completions, strict=True):
         shown["token_ids"] = completion.token_ids
         shown["arrays"] = {name: [float(value) for value in values] for name, values in completion.arrays.items()}
     return view | {"prompt_ids": group.prompt_ids}
@@ -75,7 +75,8 @@ def sample_view(rollout: Rollout, groups: list[Group]) -> dict[str, Any]:
 
 
 def command_view(command: Command) -> dict[str, Any]:
-    return {"id": command.id, "kind": command.kind, "run": command.run, "status": command.status, "result": command.result, "error": command.error}
+    return {"id": command.id, "kind": command.kind, "run": command.run, "status": command.status, "result": command.result,
+            "error": command.error}
 
 
 def live_view(live: Live) -> dict[str, Any]:

@@ -38,7 +38,8 @@ class Lab:
     def start(self) -> None:
         before = time.monotonic()
         command = [sys.executable, str(ROOT / "app.py"), "--no-browser", "--port", str(self.port), "--runs", str(self.runs)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=self.runs.parent, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=self.runs.parent,
+                                        env={**os.environ, "OMP_NUM_THREADS": "1"})
         line = self.process.stdout.readline()
         assert "http://127.0.0.1:" in line, line
         self.port = int(line.split("http://127.0.0.1:")[1].split()[0])

@@ -12,6 +12,20 @@ from playwright.sync_api import expect
 
 from tests.browser.conftest import open_page
 
+RUNNING = "document.querySelector('.strip').dataset.kind === 'train' && Number(document.querySelector('.strip').dataset.step) >= 1"
+LEARNED = """Number(document.querySelector('figure[data-metric=reward]').dataset.value) >= 0.9
+    || document.querySelector('.strip').dataset.state === 'finished'"""
+WATCH_THE_GROUP = """() => {
+    window.seen = [];
+    const start = performance.now(), writing = '.group[data-writing] article .text';
+    const scored = '.group:not([data-writing]) article:not([data-advantage=""])';
+    new MutationObserver(() => {
+        const text = [...document.querySelectorAll(writing)].map((node) => node.textContent).join('');
+        window.started ||= document.querySelector('.group[data-writing]') !== null;
+        if (text) window.seen.push([performance.now() - start, text.length]);
+        if (window.started && document.querySelector(scored)) window.done ??= performance.now() - start;
+    }).observe(document.querySelector('#lab-group'), { subtree: true, childList: true, characterData: true, attributes: true });
+}"""
 A_RUN = 240_000  # milliseconds within which a run, or a restart, must have happened on a crowded machine
 
 
@@ -41,12 +55,7 @@ def test_sampling_with_the_keyboard_alone_fills_eight_cards_live(page, lab):
     page.get_by_role("textbox", name="Prompt", exact=True).focus()
     page.keyboard.press("Control+a")
     page.keyboard.type("What is 69 + 13?")
-    page.evaluate("""() => { window.seen = []; const t0 = performance.now();
-        new MutationObserver(() => { const texts = [...document.querySelectorAll('.group[data-writing] article .text')].map((n) => n.textContent);
-            window.started ||= document.querySelector('.group[data-writing]') !== null;
-            if (texts.some(Boolean)) window.seen.push([performance.now() - t0, texts.join('').length]);
-            if (window.started && document.querySelector('.group:not([data-writing]) article[data-advantage]:not([data-advantage=""])')) window.done ??= performance.now() - t0;
-        }).observe(document.querySelector('#lab-group'), { subtree: true, childList: true, characterData: true, attributes: true }); }""")
+    page.evaluate(WATCH_THE_GROUP)
     page.keyboard.press("Control+Enter")
     page.wait_for_function("window.done !== undefined")
     articles = page.locator(".group article")
@@ -102,7 +111,7 @@ def test_one_click_from_opening_the_reward_climbs_to_nine_tenths(context, page, 
     page.locator(".strip").get_by_role("button", name="Train", exact=True).click()  # the only click: the curves open by themselves
     strip, reward = page.locator(".strip"), page.locator("figure[data-metric=reward]")
     expect(strip).to_have_attribute("data-state", "training", timeout=A_RUN)
-    page.wait_for_function("document.querySelector('.strip').dataset.step >= '1' && document.querySelector('.strip').dataset.kind === 'train'", timeout=A_RUN)
+    page.wait_for_function(RUNNING, timeout=A_RUN)
     run = re.search(r"run=([\w-]+)", page.url)[1]
     first = float(reward.get_attribute("data-value"))
 
@@ -113,14 +122,15 @@ def test_one_click_from_opening_the_reward_climbs_to_nine_tenths(context, page, 
     expect(second.locator(".strip")).to_have_attribute("data-run", run)
     second.close()
 
-    page.wait_for_function("Number(document.querySelector('figure[data-metric=reward]').dataset.value) >= 0.9 || document.querySelector('.strip').dataset.state === 'finished'",
-                           timeout=A_RUN)
+    page.wait_for_function(LEARNED, timeout=A_RUN)
     reached, step = float(reward.get_attribute("data-value")), int(reward.get_attribute("data-step"))
-    print(f"\nreward {first:.2f} at the first step, {reached:.2f} (mean of 4) at step {step}, {time.monotonic() - opened:.0f} s after the page was asked for")
+    seconds = time.monotonic() - opened
+    print(f"\nreward {first:.2f} at the first step, {reached:.2f} (mean of 4) at step {step}, {seconds:.0f} s after the page was asked for")
     assert first < 0.4 and reached >= 0.88
     steps = page.evaluate(f"fetch('/api/runs/{run}/steps').then((r) => r.json()).then((s) => s.rows.map((row) => row[0]))")
     assert steps == list(range(1, len(steps) + 1))
-    assert page.evaluate("document.querySelector('figure[data-metric=reward] .plot').data[0].x.length") == int(reward.get_attribute("data-step"))
+    page.wait_for_function("""(() => { const figure = document.querySelector('figure[data-metric=reward]');
+        return figure.querySelector('.plot').data[0].x.length === Number(figure.dataset.step); })()""")
     if strip.get_attribute("data-state") == "training":
         page.locator(".strip").get_by_role("button", name="Pause").click()
         expect(strip).to_have_attribute("data-state", "paused", timeout=A_RUN)
@@ -142,7 +152,7 @@ def test_a_killed_engine_is_named_and_comes_back_and_the_run_can_go_on(page, lab
     open_page(page, lab, "?tab=train")
     page.locator(".strip").get_by_role("button", name="Train", exact=True).click()
     strip = page.locator(".strip")
-    page.wait_for_function("Number(document.querySelector('.strip').dataset.step) >= 1 && document.querySelector('.strip').dataset.kind === 'train'", timeout=A_RUN)
+    page.wait_for_function(RUNNING, timeout=A_RUN)
     page.get_by_role("tab", name="Lab").click()
     page.get_by_role("button", name="Sample", exact=True).click()  # a sample is let in between two events of the training
     expect(page.locator(".glass-head .summary")).to_contain_text("written by the base", timeout=A_RUN)
@@ -162,7 +172,8 @@ def test_a_killed_engine_is_named_and_comes_back_and_the_run_can_go_on(page, lab
 
 
 def test_a_killed_web_process_is_noticed_and_the_page_goes_on_when_it_is_back(page, lab, context):
-    context.forgive = ["ERR_CONNECTION_REFUSED", "ERR_EMPTY_RESPONSE", "ERR_CONNECTION_RESET", "Failed to load resource", "Connection", "EventSource"]
+    context.forgive = ["ERR_CONNECTION_REFUSED", "ERR_EMPTY_RESPONSE", "ERR_CONNECTION_RESET", "Failed to load resource",
+                       "Connection", "EventSource"]
     open_page(page, lab)
     lab.kill()
     lost = page.locator("#lab-notice-lab [data-notice=lost]")
