@@ -275,9 +275,10 @@ threading.Event().wait()
 """
 
 
-def test_workers_end_when_the_lab_is_killed_while_they_compute():
+def test_workers_end_when_the_lab_is_killed_while_they_compute(tmp_path):
     root = str(Path(__file__).resolve().parent.parent)
-    lab = subprocess.Popen([sys.executable, "-c", ORPHANS.format(root=root)], stdout=subprocess.PIPE, text=True)
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}  # a killed lab cannot remove its worker's empty folder
+    lab = subprocess.Popen([sys.executable, "-c", ORPHANS.format(root=root)], stdout=subprocess.PIPE, text=True, env=environment)
     with lab:
         pids = [int(pid) for pid in lab.stdout.readline().split()]
         pids += [child.pid for child in psutil.Process(pids[1]).children()]

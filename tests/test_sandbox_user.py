@@ -1,8 +1,10 @@
 """The whole of the sandbox's tests once more as an ordinary user, when they run as root (the other way round, they did)."""
 
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -13,13 +15,17 @@ NOBODY = 65534
 
 @pytest.mark.soak
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can become another user; these tests ran as one")
-def test_the_sandbox_holds_for_an_ordinary_user_as_well(tmp_path):
+def test_the_sandbox_holds_for_an_ordinary_user_as_well():
+    folder = Path(tempfile.mkdtemp(prefix="of-nobody-", dir="/tmp"))  # every pytest of root shuts root's own folders again
+    try:
+        run_the_tests_as_nobody(folder)
+    finally:
+        shutil.rmtree(folder)
+
+
+def run_the_tests_as_nobody(folder):
     packages = [path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")]
-    folder = tmp_path / "of-nobody"
-    folder.mkdir()
     os.chown(folder, NOBODY, NOBODY)
-    for parent in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        parent.chmod(0o755)
     environment = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONPATH": os.pathsep.join(packages), "PYTHONDONTWRITEBYTECODE": "1",
                    "HOME": str(folder), "TMPDIR": str(folder), "HYPOTHESIS_STORAGE_DIRECTORY": str(folder / "hypothesis"),
                    "OMP_NUM_THREADS": "1"}
@@ -28,7 +34,7 @@ def test_the_sandbox_holds_for_an_ordinary_user_as_well(tmp_path):
     tests = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "tests").glob("test_sandbox_*.py")) if path.name != Path(__file__).name]
     done = subprocess.run([python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={folder}/pytest", "-m", "not soak", *tests],
                           capture_output=True, text=True, **options)
-    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+    assert done.returncode == 0, done.stdout[:6000] + "\n…\n" + done.stdout[-3000:] + done.stderr[-2000:]
     assert "[100%]" in done.stdout
 
 
