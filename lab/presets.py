@@ -110,7 +110,8 @@ def _papers() -> list[Preset]:
         paper("ppo", "PPO", "A critic on an adapter of its own instead of the group's mean, KL in the reward, several updates per batch. "
               "Shows what GRPO saves.", "PPO, arXiv 1707.06347, as in InstructGPT, arXiv 2203.02155",
               algorithm="ppo", loss_type="bnpo", beta=0.05, gamma=1.0, lam=0.95, cliprange_value=0.2, num_iterations=4),
-        paper("v3.2", "DeepSeek-V3.2", "KL corrected by the ratio, and completions that the policy has left are not pushed down further.",
+        paper("v3.2", "DeepSeek-V3.2", "KL corrected by the ratio, and completions that the policy has left are not pushed down further. "
+              "The paper does not print β and threshold; these are mild ones.",
               "DeepSeek-V3.2, arXiv 2512.02556", beta=0.001, kl_estimator="k3_corrected", off_policy_mask_threshold=0.5),
         Preset("trl", "TRL's defaults", "What TRL 1.16 does when nothing is set: token-averaged loss, no KL.",
                "TRL 1.16, GRPOConfig", "paper", {**PLAIN_GRPO, **trl_defaults()}),
@@ -137,7 +138,7 @@ def _papers() -> list[Preset]:
               "INTELLECT-2, arXiv 2505.07291", beta=0.001, delta=4.0),
         paper("rloo", "RLOO", "Each completion against the mean of the others, without dividing by the spread; KL taken off the reward.",
               "RLOO, arXiv 2402.14740", advantage_rule="rloo", beta=0.05, kl_placement="reward"),
-        paper("opo", "OPO", "A mean weighted by length as the baseline, no KL, no clip to speak of.", "OPO, arXiv 2505.23585",
+        paper("opo", "OPO", "A mean weighted by length as the baseline, no KL, one update per batch.", "OPO, arXiv 2505.23585",
               advantage_rule="opo", scale_rewards="none"),
         paper("maxrl", "MaxRL", "Divides by the mean reward: a rare success on a hard prompt counts more.", "MaxRL, arXiv 2602.02710",
               advantage_rule="maxrl"),
