@@ -20,10 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 
 from .config import RunConfig
+from .decode import Decoding
+from .memory import peak
 from .models.registry import fetch, resolve
 from .policy import Policy
 from .trainer import Trainer
@@ -72,26 +73,34 @@ def ours(work: Work) -> Iterator[StepTime]:
     )
     trainer = Trainer(config, policy=policy)
     clock = clock_of(work)
-    real = policy.decoding
+    real, seconds = policy.decoding, [0.0]
 
-    def timed_decoding(*args):
+    def decoding(*args):
+        begin = clock()  # a merged copy is made here
         batch = real(*args)
-        advance, batch.seconds = batch.advance, 0.0
+        seconds[0] += clock() - begin
+        return _Timed(batch, clock, seconds)
 
-        def timed_advance():
-            begin = clock()
-            advance()
-            batch.seconds += clock() - begin
-
-        batch.advance = timed_advance
-        timed_decoding.batch = batch
-        return batch
-
-    policy.decoding = timed_decoding
+    policy.decoding = decoding
     while True:
-        begin = clock()
+        seconds[0], begin = 0.0, clock()
         next(trainer)
-        yield StepTime(clock() - begin, timed_decoding.batch.seconds)
+        yield StepTime(clock() - begin, seconds[0])
+
+
+class _Timed:
+    """A decoding loop whose time is counted. It lives no longer than the loop itself would."""
+
+    def __init__(self, batch: Decoding, clock: Callable[[], float], seconds: list[float]):
+        self._batch, self._clock, self._seconds = batch, clock, seconds
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batch, name)
+
+    def advance(self) -> None:
+        begin = self._clock()
+        self._batch.advance()
+        self._seconds[0] += self._clock() - begin
 
 
 def theirs(work: Work) -> Iterator[StepTime]:
@@ -203,26 +212,12 @@ def folder_of(work: Work) -> Path:
     return fetch(resolve(work.model))
 
 
-def _peak_gb(work: Work) -> float:
-    if work.device == "cuda":
-        return torch.cuda.max_memory_allocated() / 1e9
-    status = Path("/proc/self/status")
-    if status.exists():  # Linux: `getrusage` would count what the parent process had before this one began
-        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
-        return int(line.split()[1]) * 1024 / 1e9
-    if sys.platform == "win32":
-        return psutil.Process().memory_info().peak_wset / 1e9
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e9  # macOS counts bytes
-
-
 def _report(side: str, work: str, steps: str) -> None:
     """What `peak_memory` runs in a process of its own."""
     stepping = SIDES[side](Work(**json.loads(work)))
     for _ in range(int(steps)):
         next(stepping)
-    print(f"{REPORT}{_peak_gb(Work(**json.loads(work)))}", flush=True)
+    print(f"{REPORT}{peak(torch.device(Work(**json.loads(work)).device)) / 1e9}", flush=True)
     stepping.close()
 
 

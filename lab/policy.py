@@ -20,6 +20,7 @@ from torch import Tensor
 
 from . import fast_path, packing
 from .adapters import Adapters
+from .blocks import LlamaBody
 from .bodies import HuggingFaceBody
 from .decode import Decoding, PlainDecoding, SharedDecoding
 from .head import frozen_head_logps, has_logit_rule, logit_rule, token_logps
@@ -145,6 +146,11 @@ class Policy:
             hidden = self._body(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False).last_hidden_state
         prompt_length = rollout.prompt_ids.shape[1]
         return hidden[:, prompt_length - 1 : -1][rollout.completion_mask.bool()]  # the position before each completion token
+
+    def compute_layers_twice(self, on: bool) -> None:
+        """Compute our own layers again in the backward pass instead of keeping their inside. Changes memory, never a number."""
+        if isinstance(self.fast.body, LlamaBody):
+            self.fast.body.twice = on
 
     def micro_batches(self, rollout: Rollout, max_tokens: int) -> Iterator[Tensor]:
         """Row indices in batches of at most `max_tokens` tokens in one forward (one row at least)."""

@@ -28,9 +28,10 @@ from .collecting import Batch, Collecting
 from .config import ConfigError, RunConfig
 from .entropy import adapt_entropy_coef
 from .evaluation import evaluate, finished, held_out_rows
-from .memory import is_out_of_memory, smaller_budget
+from .memory import is_out_of_memory, plan_run, smaller_budget
 from .metrics import group_metrics
 from .objective import Objective, rows_of_dead_groups
+from .planner import Plan
 from .policy import Policy
 from .records import CheckpointSaved, EvaluationRecord, Event, Group, MemoryRanShort, ScoringFailed, StepRecord
 from .resampling import HardPrompts
@@ -105,6 +106,7 @@ class Trainer(Collecting):
         self.pending: dict[str, Any] = {}  # live changes that wait for the next step
         self.cold_start_steps = 0  # supervised steps done before the first
         self.evaluated_at: int | None = None  # the step of the last evaluation
+        self.plan: Plan | None = None  # of memory; made when the run begins
         self._within_step = False
         self._stream: Generator[Event, None, None] | None = None
 
@@ -195,6 +197,7 @@ class Trainer(Collecting):
             yield event
 
     def _run(self) -> Generator[Event, None, None]:
+        yield from self._fit_into_memory()
         while self.step < self.config.max_steps and self.stopped is None:
             self._apply_changes()
             self._within_step = True
@@ -224,13 +227,26 @@ class Trainer(Collecting):
                 path = self.save(self.output_dir / f"checkpoint-{self.step}")
                 yield CheckpointSaved(self.step, str(path))
 
+    def _fit_into_memory(self) -> Generator[Event, None, None]:
+        """Plan the memory. A run that begins takes the micro-batch that fits; one that goes on keeps what it had."""
+        config = self.config
+        rows = self.task.rows(self.prompts, config.prompts_per_step)
+        longest = max(len(self.policy.prompt_ids(row["prompt"], config.system_prompt)) for row in rows)
+        self.plan = plan_run(self.policy, config, longest)
+        if self.plan is None:
+            return
+        self.policy.compute_layers_twice(self.plan.checkpointing)
+        everything = config.prompts_per_step * (longest + config.num_generations * config.max_completion_length)
+        if self.step == 0 and self.plan.micro_batch_tokens < min(config.micro_batch_tokens, everything):
+            yield self._with_smaller_micro_batches(self.plan.micro_batch_tokens)
+
     def _with_smaller_micro_batches(self, tokens: int) -> MemoryRanShort:
         """The same batch once more, with less in memory at a time; kept with the run as a change of its settings."""
         self.optimizer.zero_grad(set_to_none=True)
         self.config = self.config.replace(micro_batch_tokens=tokens)
         self.changes.append((self.step + 1, {"micro_batch_tokens": tokens}))
-        return MemoryRanShort(self.step + 1, tokens, f"Memory ran short in step {self.step + 1}, so it goes on with at most {tokens} "
-                                                     f"tokens at a time. Results stay the same but for their last digits.")
+        return MemoryRanShort(self.step + 1, tokens, f"Memory is short in step {self.step + 1}: it takes at most {tokens} tokens "
+                                                     f"at a time from here on. Results stay the same but for their last digits.")
 
     def _update(self) -> dict[str, float]:
         """One optimiser step on the batch; fills the batch's per-token arrays and returns the metrics of the loss."""

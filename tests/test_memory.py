@@ -8,7 +8,9 @@ import sys
 import pytest
 import torch
 
-from lab.memory import is_out_of_memory, smaller_budget
+from lab import memory
+from lab.memory import is_out_of_memory, peak, plan_run, smaller_budget
+from lab.planner import MARGIN
 from lab.records import MemoryRanShort, StepRecord
 from lab.trainer import TrainingError
 
@@ -91,3 +93,22 @@ def test_a_real_memory_limit_makes_pieces_smaller_and_the_step_is_done():
     out = subprocess.run([sys.executable, "-c", UNDER_A_LIMIT], capture_output=True, text=True, timeout=300, check=False)
     assert "step 1" in out.stdout, out.stdout + out.stderr[-2000:]
     assert "short" in out.stdout, "the limit was never reached"
+
+
+def test_a_run_is_planned_and_a_small_one_keeps_its_settings(make_trainer):
+    trainer = make_trainer(max_steps=1)
+    next(trainer)
+    assert trainer.plan.fits and not trainer.plan.checkpointing
+    assert trainer.changes == []
+    assert peak(trainer.policy.device) > 1e8
+
+
+def test_a_run_that_would_not_fit_starts_with_smaller_micro_batches(make_trainer, monkeypatch):
+    trainer = make_trainer(max_steps=1)
+    whole = plan_run(trainer.policy, trainer.config, 20)
+    monkeypatch.setattr(memory, "within_reach", lambda device: 0.99 * whole.peak / MARGIN)
+    events = list(trainer.events())
+    assert isinstance(events[0], MemoryRanShort)
+    assert trainer.config.micro_batch_tokens == events[0].micro_batch_tokens < whole.micro_batch_tokens
+    assert trainer.changes == [(1, {"micro_batch_tokens": trainer.config.micro_batch_tokens})]
+    assert isinstance(events[-1], StepRecord)
