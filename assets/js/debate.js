@@ -47,7 +47,8 @@ export function mount() {
     function redraw() {
       const s = statistics(rewards);
       say(meanLabel, `mean ${fixed(s.mean, 3)}`);
-      [meanLabel, line].forEach((node) => set(node, { style: { left: `${SCALE.at(s.mean)}%` } }));
+      set(meanLabel, { style: { "--share": SCALE.at(s.mean) } });
+      set(line, { style: { left: `${SCALE.at(s.mean)}%` } });
       rows.forEach((row, i) => row.update(rewards[i], s.mean, s.advantages[i], i === chosen));
       drawArithmetic(panel, { rewards, place: chosen, name: STUDENTS[chosen].name, what: "student" });
     }

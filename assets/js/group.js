@@ -50,7 +50,7 @@ export function makeGroup({ onPoint = () => {}, cards = false } = {}) {
   self.show = (view) => {
     if (view.key !== self.view?.key) start(view);
     const settled = !view.writing;
-    if (settled && self.view?.writing && view.key === self.view.key) self.order = []; // scored: sort once, now
+    if (settled && self.view?.writing && view.key === self.view.key) start(view); // scored: sort once, now
     self.view = view;
     if (self.order.length !== view.completions.length) self.order = sorted(view);
     const scale = scaleOf(view.completions.map((c) => c.reward), view.functions);
@@ -118,7 +118,7 @@ function drawHead(head, meanLabel, view, scale) {
   }
   const known = view.mean !== null && !view.writing;
   say(meanLabel, known ? `mean ${fixed(view.mean, 3)}` : "");
-  set(meanLabel, { style: { left: known ? `${scale.at(view.mean)}%` : "0%" }, hidden: !known });
+  set(meanLabel, { style: { "--share": known ? scale.at(view.mean) : 0 }, hidden: !known });
 }
 
 function weight(value) {

@@ -37,7 +37,7 @@ function makeParts() {
   const compact = layoutButton("compact", "Compact"), cards = layoutButton("cards", "Cards");
   const base = el("button", { type: "button", "data-adapter": "base", onclick: () => chooseAdapter("base") }, "Base");
   const tuned = el("button", { type: "button", "data-adapter": "tuned", onclick: () => chooseAdapter("tuned") }, "Tuned");
-  const stop = el("button.small", { type: "button", hidden: true, onclick: () => sample.cancel() }, icon("stop"), "Cancel");
+  const stop = el("button.small.only-narrow", { type: "button", hidden: true, onclick: () => sample.cancel() }, icon("stop"), "Cancel");
   return {
     title: el("h2"), summary: el("div.summary"), frame: el("div.frame"), empty: emptyState(), stop, base, tuned, compact, cards,
     tools: el("div.glass-tools", {}, stop, el("span.quiet", {}, "sample with"),

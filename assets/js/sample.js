@@ -132,11 +132,15 @@ function partialView(sample) {
       advantage: null };
   });
   const place = poll.state.queue.findIndex((command) => command.id === sample.command);
-  const waiting = place > 0 ? `${count(place, "request")} before yours` : poll.state.engine.state === "running" ? "writing"
-    : poll.state.engine.sentence;
+  const waiting = place > 0 ? `${count(place, "request")} before yours` : engineIsReady() ? "writing" : "the engine is starting";
   return { key: `sample ${sample.rollout}`, prompt: sample.prompt || partials[0]?.prompt || "", writing: true, completions,
     functions: sample.functions,
     mean: null, std: null, verdict: null, label: waiting };
+}
+
+function engineIsReady() {
+  const { state, info } = poll.state.engine;
+  return state === "running" && info?.phase !== "starting";
 }
 
 function resultView(result, fresh) {
