@@ -67,7 +67,7 @@ def ours(work: Work) -> Iterator[StepTime]:
     policy = Policy.load(work.model, dtype=work.dtype, load_in_4bit=work.load_in_4bit, device=work.device, num_threads=work.threads)
     policy.eos_ids = []  # every completion runs to its full length
     config = RunConfig(
-        model=work.model, task=[{"prompt": prompt} for prompt in prompts(work, policy.tokenizer)], rewards=(spread,),
+        model=work.model, task=[{"prompt": prompt} for prompt in prompts(work, policy.tokenizer)], system_prompt=None, rewards=(spread,),
         num_generations=work.num_generations, prompts_per_step=work.prompts_per_step, beta=work.beta, max_steps=10**6,
         max_completion_length=work.completion_tokens, dtype=work.dtype, load_in_4bit=work.load_in_4bit, device=work.device,
     )

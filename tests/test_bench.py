@@ -40,6 +40,6 @@ def test_the_table_says_what_was_measured(result):
 
 def test_prompts_have_the_length_asked_for(policy):
     made = bench.prompts(bench.Work(prompt_tokens=60), policy.tokenizer, count=5)
-    lengths = [len(policy.prompt_ids(prompt, "")) for prompt in made]
+    lengths = [len(policy.prompt_ids(prompt, None)) for prompt in made]
     assert all(60 <= length <= 68 for length in lengths), lengths
     assert len(set(made)) == 5
