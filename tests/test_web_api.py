@@ -213,3 +213,19 @@ def test_examples_follow_the_model_and_say_what_it_cannot_do():
     assert "arithmetic" in tiny["note"] and len(tiny["examples"]) >= 3
     assert any("fruit" in text for text in get("/api/examples", model="smollm2-135m")["examples"])
     assert "There is no model" in get("/api/examples", model="no such model")["note"]
+
+
+def test_showing_and_starting_runs_never_runs_a_reward_file(tmp_path):
+    marker, file = tmp_path / "ran", tmp_path / "my_reward.py"
+    file.write_text(f"open({str(marker)!r}, 'w')\ndef score(completions, **kwargs): return [0.0 for _ in completions]\n")
+    config = {"rewards": [str(file)], "num_generations": 2}
+    started = client("c" * 32).post("/api/runs", json={"config": config}).json()
+    completions = [Completion(i, "x", [1], True, {"score": float(i)}, float(i)) for i in range(2)]
+    store().write_step(started["run"], StepRecord(1, {"reward": 0.5}, [scored(Group(0, "p", [1], {}, completions))]))
+    shown = client("c" * 32).get(f"/api/runs/{started['run']}/steps/1/groups").json()
+    assert shown["functions"] == [{"name": "score", "weight": 1.0}] and not marker.exists()
+
+
+def test_examples_read_no_file(tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "secret", "answer": "1"}\n')
+    assert "secret" not in client().get("/api/examples", params={"task": str(tmp_path / "rows.jsonl")}).text

@@ -6,10 +6,11 @@ import { el, fill, say, set, whenThere } from "./dom.js";
 import { NONE, fixed } from "./format.js";
 import * as poll from "./poll.js";
 import * as theme from "./theme.js";
+import * as url from "./url.js";
 
 const MOST_POINTS = 1000;
 const CONFIG = { displayModeBar: false, showSendToCloud: false, doubleClick: "reset", responsive: true };
-let spec = null, figures = [], ready = null, themeShown = null;
+let spec = null, figures = [], ready = null, library = null, themeShown = null;
 
 export function mount() {
   whenThere("lab-curves", (place) => {
@@ -19,6 +20,7 @@ export function mount() {
     theme.onChange(() => ready && rebuild());
     whenVisible(place, () => (ready ??= build(place.firstChild)));
   });
+  if (url.read().tab === "train") loadPlotly(); // wanted at once: let it come while Gradio builds the page
 }
 
 /** plotly.js is large: it is fetched when the curves are first looked at. */
@@ -31,12 +33,12 @@ function whenVisible(node, use) {
 }
 
 async function build(box) {
-  const library = loadPlotly();
+  const plotly = loadPlotly();
   await loadSpec();
   figures = spec.curves.map((curve) => makeFigure(curve));
   fill(box, figures.map((figure) => figure.node));
   figures.forEach(headline);
-  await library;
+  await plotly;
   set(box, { "data-state": "ready" });
   drawAll();
 }
@@ -54,11 +56,10 @@ async function rebuild() {
 }
 
 function loadPlotly() {
-  if (window.Plotly) return Promise.resolve();
-  return new Promise((done, failed) => {
+  return (library ??= new Promise((done, failed) => {
     document.head.append(Object.assign(document.createElement("script"),
       { src: `${api.root()}lab/vendor/plotly.min.js`, onload: done, onerror: failed }));
-  });
+  }));
 }
 
 function makeFigure(curve) {

@@ -19,7 +19,7 @@ from lab.presets import preset
 from lab.rewards import RewardNotFound
 from lab.rewards import resolve as resolve_rewards
 from lab.store import ALIVE_STATUSES, LOCAL_OWNER, Command, Run, Store, open_store
-from lab.tasks import TaskError, load_task
+from lab.tasks import BUILTIN_TASKS, TaskError, load_task
 from lab.web.answers import answer_to
 from lab.web.form import read_form
 
@@ -139,10 +139,8 @@ def examples(model: str, task: str) -> dict[str, Any]:
         source = resolve_model(model)
     except ModelError as error:
         return {"examples": [], "note": str(error), "size": None}
-    try:
-        prompts = load_task(task).examples if task else ()
-    except TaskError:
-        prompts = ()
+    known = task and all(part in BUILTIN_TASKS for part in task.split("+"))  # files are read when a run asks for them
+    prompts = load_task(task).examples if known else ()
     shown = list(dict.fromkeys([*prompts[:3], *source.examples]))[:5]
     return {"examples": shown, "note": source.only or source.note, "params": source.params}
 
@@ -151,7 +149,7 @@ def _config(settings: dict[str, Any]) -> RunConfig:
     try:
         config = RunConfig.from_dict(read_form(settings))
         resolve_model(config.model)
-        resolve_rewards(config.rewards)
+        resolve_rewards([reward for reward in config.rewards if ".py" not in reward])  # files run code: the engine's matter
         load_task(config.task)
     except (ConfigError, ModelError, RewardNotFound, TaskError) as error:
         raise ActionError(str(error)) from error

@@ -69,7 +69,7 @@ def groups(request: Request, run_id: str, step: int, owner: Owner, lab: TheLab) 
     record = store.step(run_id, step)
     if record is None:
         raise ActionError(f"Run {run.name} has no step {step}.", 404)
-    return _json(request, {"run": run_id, "step": step, "attempt": run.attempt, "functions": views.functions(run.config),
+    return _json(request, {"run": run_id, "step": step, "attempt": run.attempt, "functions": views.functions(run.config, record.groups),
                            "groups": [views.group_view(group) for group in record.groups]})
 
 

@@ -10,7 +10,8 @@ from typing import Any
 from lab import charts
 from lab.config import RunConfig
 from lab.records import Completion, Group
-from lab.rewards import resolve
+from lab.rewards import RewardNotFound
+from lab.rewards.resolve import parse_call
 from lab.store import Command, Live, Rollout, Run, RunEvent, Steps
 
 MAX_POINTS = 1000  # per curve; more cannot be told apart on a screen
@@ -33,11 +34,13 @@ def event_view(event: RunEvent) -> dict[str, Any]:
     return {"id": event.id, "step": event.step, "attempt": event.attempt, "kind": event.kind, "data": event.data, "created": event.created}
 
 
-def functions(config: dict[str, Any]) -> list[dict[str, Any]]:
-    """Names and weights of the reward functions, in order."""
-    names = config.get("rewards") or list(RunConfig().rewards)
-    weights = config.get("reward_weights") or [1.0] * len(names)
-    return [{"name": name, "weight": weight} for name, weight in zip(_shown_names(names), weights, strict=True)]
+def functions(config: dict[str, Any], groups: list[Group] = ()) -> list[dict[str, Any]]:
+    """Names and weights of the reward functions, in order. The names are those the groups' scores are stored under;
+    where nothing is scored yet, what the config says."""
+    written = config.get("rewards") or list(RunConfig().rewards)
+    scored = next((list(c.rewards) for group in groups for c in group.completions if len(c.rewards) == len(written)), None)
+    weights = config.get("reward_weights") or [1.0] * len(written)
+    return [{"name": name, "weight": weight} for name, weight in zip(scored or map(_short_name, written), weights, strict=False)]
 
 
 def group_view(group: Group) -> dict[str, Any]:
@@ -70,7 +73,7 @@ def tokens_view(group: Group) -> dict[str, Any]:
 def sample_view(rollout: Rollout, groups: list[Group]) -> dict[str, Any]:
     return {"rollout": rollout.id, "status": rollout.status, "error": rollout.error, "adapter": rollout.adapter,
             "adapter_step": rollout.adapter_step, "prompts": rollout.prompts, "settings": rollout.settings,
-            "functions": functions(rollout.settings), "created": rollout.created,
+            "functions": functions(rollout.settings, groups), "created": rollout.created,
             "groups": [group_view(group) for group in groups]}
 
 
@@ -106,12 +109,12 @@ def task_name(task: Any) -> str:
     return task if isinstance(task, str) else f"{len(task)} rows" if isinstance(task, list) else str(task)
 
 
-def _shown_names(rewards: list[str]) -> list[str]:
-    """The names the scores are stored under: `accuracy(source='boxed')` scores as `accuracy`."""
+def _short_name(reward: str) -> str:
+    """`accuracy(source='boxed')` scores as `accuracy`."""
     try:
-        return [reward.name for reward in resolve(rewards)]
-    except (ValueError, OSError):  # a file or function that is not here: stored under its own name
-        return list(rewards)
+        return parse_call(reward)[0]
+    except RewardNotFound:  # a file, or a function of the person's own: known by what was written
+        return reward
 
 
 def _thin(places: list[int]) -> list[int]:
