@@ -43,3 +43,12 @@ def test_prompts_have_the_length_asked_for(policy):
     lengths = [len(policy.prompt_ids(prompt, None)) for prompt in made]
     assert all(60 <= length <= 68 for length in lengths), lengths
     assert len(set(made)) == 5
+
+
+def test_the_measurement_for_a_gpu_runs_anywhere():
+    pytest.importorskip("bitsandbytes", reason="bitsandbytes has no wheel for this machine")
+    from tests.benchmarks.one_device import main as measure
+
+    result = measure(["--shape", "tiny", "--device", "cpu", "--prompt-tokens", "40", "--completion-tokens", "6", "--steps", "1"])
+    assert len(result["step"]) == 1 and result["sampled_tokens_per_second"] > 0
+    assert 0 < result["planned_gb"] < 2 and result["peak_gb"] > 0.1
