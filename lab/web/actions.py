@@ -21,6 +21,7 @@ from lab.rewards import resolve as resolve_rewards
 from lab.store import ALIVE_STATUSES, LOCAL_OWNER, Command, Run, Store, open_store
 from lab.tasks import BUILTIN_TASKS, TaskError, load_task
 from lab.web.answers import answer_to
+from lab.web.changes import read_changes
 from lab.web.form import read_form
 
 RUN_COMMANDS = ("pause", "resume", "step", "stop", "resume_run", "change", "branch", "evaluate")
@@ -124,6 +125,8 @@ def command_run(lab: Lab, owner: str, run_id: str, kind: str, args: dict[str, An
     _, run = lab.find(owner, run_id)
     if run.kind == "recorded":
         raise ActionError("This run is a recording: start one of your own with Train.", 409)
+    if kind == "change":
+        args = _changes(lab, run, args)
     return {"command": lab.store.send_command(kind, args, owner=owner, run=run_id).id}
 
 
@@ -143,6 +146,17 @@ def examples(model: str, task: str) -> dict[str, Any]:
     prompts = load_task(task).examples if known else ()
     shown = list(dict.fromkeys([*prompts[:3], *source.examples]))[:5]
     return {"examples": shown, "note": source.only or source.note, "params": source.params}
+
+
+def _changes(lab: Lab, run: Run, args: dict[str, Any]) -> dict[str, Any]:
+    if run.status not in ALIVE_STATUSES:
+        raise ActionError(f"{run.name} is {run.status}: settings change while a run goes. Resume it first, or branch from it.", 409)
+    try:
+        changes = read_changes(args, run, lab.store.events(run.id))
+        resolve_rewards([reward for reward in changes.get("rewards", ()) if ".py" not in reward])
+    except (ConfigError, RewardNotFound) as error:
+        raise ActionError(str(error)) from error
+    return changes
 
 
 def _config(settings: dict[str, Any]) -> RunConfig:

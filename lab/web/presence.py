@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from typing import Any
 
 from lab.jobs import Engine, EngineStatus
@@ -43,10 +44,12 @@ class Keeper:
         self.status = self.engine.status()
 
     def _keep(self) -> None:
-        self.engine.store.register("web")
         while not self._over.is_set():
-            self.engine.store.beat("web")
-            self.status = self.engine.ensure()
+            try:
+                self.engine.store.beat("web")
+                self.status = self.engine.ensure()
+            except Exception:  # a full disk, a locked file: the next beat tries again
+                traceback.print_exc()
             self._over.wait(BEAT_SECONDS)
 
 

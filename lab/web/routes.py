@@ -6,6 +6,7 @@
     GET  /api/runs/{run}/steps/{n}/groups             POST /api/runs
     GET  /api/runs/{run}/steps/{n}/groups/{g}/tokens  POST /api/runs/{run}/commands
     GET  /api/commands/{command}                      POST /api/commands/{command}/cancel
+    GET  /api/runs/{run}/changes                      GET  /api/parity
 
 Every one answers only with what `current_user` may see. `lab.web.security.Guard` has checked Host and Origin before.
 """
@@ -22,6 +23,8 @@ from lab import charts, glossary
 from lab.presets import PRESETS
 from lab.web import actions, presence, views
 from lab.web.actions import ActionError, Lab
+from lab.web.changes import changes_view
+from lab.web.parity import parity_view
 from lab.web.presence import Keeper
 from lab.web.security import current_user
 
@@ -61,6 +64,13 @@ def steps(request: Request, run_id: str, owner: Owner, lab: TheLab, after: int =
     found = store.steps_after(run_id, max(0, after - charts.WINDOW), limit=None)
     wanted = charts.curve_columns(found.columns) if columns == "curves" else columns.split(",") if columns else None
     return _json(request, views.steps_view(run, found, after, wanted))
+
+
+@router.get("/runs/{run_id}/changes")
+def changes(request: Request, run_id: str, owner: Owner, lab: TheLab) -> Response:
+    """The settings that can be changed while the run goes, and what was changed at which step."""
+    store, run = lab.find(owner, run_id)
+    return _json(request, changes_view(run, store.events(run_id)))
 
 
 @router.get("/runs/{run_id}/steps/{step}/groups")
@@ -114,7 +124,7 @@ def start_run(request: Request, owner: Owner, lab: TheLab, body: Annotated[dict[
 
 @router.post("/runs/{run_id}/commands")
 def command_run(request: Request, run_id: str, owner: Owner, lab: TheLab, body: Annotated[dict[str, Any], Body()]) -> Response:
-    """{"kind": "pause" | "resume" | "step" | "stop" | "resume_run", "args": {}}"""
+    """{"kind": "pause" | "resume" | "step" | "stop" | "resume_run" | "change" | …, "args": {}}; of a change, the settings."""
     _only(body, "kind", "args")
     return _json(request, actions.command_run(lab, owner, run_id, _part(body, "kind", str, ""), _part(body, "args", dict, {})))
 
@@ -148,6 +158,12 @@ def curves(request: Request, theme: str = "light") -> Response:
 def presets(request: Request) -> Response:
     return _json(request, {"presets": [{"name": p.name, "title": p.title, "why": p.why, "source": p.source, "group": p.group,
                                         "settings": p.settings} for p in PRESETS.values()]})
+
+
+@router.get("/parity")
+def parity(request: Request) -> Response:
+    """What the comparison of every loss with TRL found."""
+    return _json(request, parity_view())
 
 
 @router.get("/examples")

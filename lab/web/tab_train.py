@@ -38,6 +38,7 @@ def build() -> None:
 
 def _rail(settings: RunConfig) -> None:
     island("lab-plan")
+    island("lab-changes")
     choices = [(f"{preset.group}: {preset.title}", preset.name) for preset in PRESETS.values()]
     preset = gr.Dropdown(choices, value=choices[0][1], label="Preset", filterable=False, elem_id="train-preset",
                          info="Settings that belong together. Choosing one fills the fields below; what it does not name stays.")
@@ -52,6 +53,7 @@ def _rail(settings: RunConfig) -> None:
             if rest:
                 with gr.Accordion(title, open=False, elem_classes=["subgroup"]):
                     _fields(rest, settings, inputs)
+    island("lab-parity")
     _wire(preset, start, inputs)
 
 
