@@ -43,7 +43,7 @@ class Decoding:
         self.progress = Progress([[] for _ in range(count)], [False] * count)
         self._finished = [False] * count
         self._logps: list[list[float]] = [[] for _ in range(count)]
-        self._noise: list[Tensor] = []  # (N,) for each position, so that a row's text does not depend on its neighbours
+        self._noise: list[list[float]] = []  # N for each position, so that a row's text does not depend on its neighbours
         self._eos = set(policy.eos_ids)
 
     @property
@@ -89,8 +89,8 @@ class Decoding:
         """(n,) the random numbers of these rows at their next positions."""
         positions = [len(self.progress.tokens[row]) for row in rows]
         while len(self._noise) <= max(positions):
-            self._noise.append(torch.rand(len(self.progress.ended), generator=self.generator))
-        return torch.stack([self._noise[t][row] for row, t in zip(rows, positions, strict=True)]).to(self.policy.device)
+            self._noise.append(torch.rand(len(self.progress.ended), generator=self.generator).tolist())
+        return torch.tensor([self._noise[t][row] for row, t in zip(rows, positions, strict=True)], device=self.policy.device)
 
     def _last_tokens(self, rows: list[int]) -> Tensor:
         return torch.tensor([self.progress.tokens[row][-1] for row in rows], device=self.policy.device)
