@@ -66,13 +66,15 @@ def inverse_cdf(weights: Tensor, uniforms: Tensor) -> Tensor:
 
 def _pass(weights: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
     """Index (N,) where the cumulated weights pass uniforms · total, and how far into that index's own weight, in [0, 1)."""
-    cumulated = weights.double().cumsum(-1)  # float32 would lose the small weights beside a long sum
-    target = uniforms.double()[:, None] * cumulated[:, -1:]
+    # float32 would lose the small weights beside a long sum; Apple's GPUs have nothing wider.
+    wide = torch.float32 if weights.device.type == "mps" else torch.float64
+    cumulated = weights.cumsum(-1, dtype=wide)
+    target = uniforms.to(wide)[:, None] * cumulated[:, -1:]
     index = torch.searchsorted(cumulated, target, right=True)
     # A target rounded up to the total lies past the end: the last token that has any weight takes it.
     last = weights.shape[-1] - 1 - (weights.flip(-1) > 0).byte().argmax(-1, keepdim=True)
     index = torch.minimum(index, last)
-    weight = weights.gather(-1, index).double()
+    weight = weights.gather(-1, index).to(wide)
     left = (target - (cumulated.gather(-1, index) - weight)) / weight
     return index.squeeze(-1), left.squeeze(-1).clamp(0.0, 1.0)
 
