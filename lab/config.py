@@ -277,6 +277,9 @@ class RunConfig:
         return dataclasses.replace(self, **changes)
 
 
+LIVE_SETTINGS = tuple(f.name for f in fields(RunConfig) if f.metadata["live"]) + ("rewards",)  # may change while a run goes
+
+
 def reward_name(reward: Callable | str) -> str:
     """The name a reward function is shown and stored under (TRL: the function's own name)."""
     return reward if isinstance(reward, str) else getattr(reward, "__name__", type(reward).__name__)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Generator, Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ from . import loss_stats, references
 from .between_steps import between_steps
 from .cold_start import as_rollout, supervised_backward
 from .collecting import Batch, Collecting
-from .config import ConfigError, RunConfig
+from .config import LIVE_SETTINGS, ConfigError, RunConfig
 from .entropy import adapt_entropy_coef
 from .evaluation import evaluate, finished, held_out_rows
 from .memory import is_out_of_memory, plan_run, smaller_budget
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from .critic import Critic
 
 __all__ = ["Trainer", "TrainingError", "sample_group"]
-
-LIVE_SETTINGS = tuple(f.name for f in fields(RunConfig) if f.metadata["live"]) + ("rewards",)
 
 
 class TrainingError(RuntimeError):
