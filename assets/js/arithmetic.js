@@ -2,7 +2,8 @@
 // As many decimals are printed as it takes for the printed numbers to give the printed results.
 
 import { el, fill } from "./dom.js";
-import { MINUS, direction, signed } from "./format.js";
+import { MINUS, NONE, direction, signed } from "./format.js";
+import { underEveryRule } from "./rules.js";
 
 const SMALL = 1e-4; // the term beside the std
 const MOST_TERMS = 10;
@@ -61,8 +62,9 @@ function text(value, digits) {
   return (value < 0 ? MINUS : "") + Math.abs(value).toFixed(digits);
 }
 
-/** Draws the panel into `node`. `names` are the completions' numbers; null rewards have been left out before. */
-export function draw(node, { rewards, place, name, tokens = null, trained = false, onClose = null, what = "completion", children = null }) {
+/** Draws the panel into `node`. `lengths` are those of all completions, in tokens; null rewards have been left out before. */
+export function draw(node, { rewards, place, name, tokens = null, lengths = null, trained = false, onClose = null,
+  what = "completion", children = null }) {
   const e = explain(rewards, place), d = e.digits, way = direction(e.advantage);
   const dead = e.std < 1e-6;
   fill(node,
@@ -84,8 +86,9 @@ export function draw(node, { rewards, place, name, tokens = null, trained = fals
         el("div.result", {}, "= ", el("b", {}, signed(e.advantage)), " ",
           el("span.way", {}, el(`i.tri.${way}`), dead ? "no signal" : way === "none" ? "no signal" : `pushed ${way}`)),
         el("p", {}, meaning(e, way, dead, tokens, trained, what)))),
-    el("footer", {}, el("span", {}, "The same ", what, " under another rule:"), rule("Dr. GRPO, no division", e.above, d.mean, dead),
-      rule("RLOO, others’ mean", (e.n / (e.n - 1)) * (rewards[place] - e.mean), 3, dead), children));
+    el("footer", {}, el("span", {}, "The same ", what, " under another rule:"), 
+      underEveryRule(rewards, lengths).filter((rule) => rule.name !== "opo" || lengths).map((rule) => drawRule(rule, place, dead)),
+      children));
 }
 
 function terms(e, d) {
@@ -103,8 +106,8 @@ function meaning(e, way, dead, tokens, trained, what) {
   return `${size} spreads ${where} the baseline: the update ${trained ? "pushed" : "pushes"} ${each} ${way}.`;
 }
 
-function rule(name, value, digits, dead) {
-  return el("span.rule", {}, `${name} `, el("b", {}, dead ? "0" : signed(value, digits)));
+function drawRule({ name, title, advantages, why }, place, dead) {
+  return el("span.rule", { "data-rule": name, title: why }, `${title} `, el("b", {}, why ? NONE : dead ? "0" : signed(advantages[place])));
 }
 
 function result(value) {

@@ -2,8 +2,10 @@
 // A zoom, once made, is never touched; scales grow in steps; at most 1,000 points per curve.
 
 import * as api from "./api.js";
+import * as changes from "./changes.js";
 import { el, fill, say, set, whenThere } from "./dom.js";
 import { NONE, fixed } from "./format.js";
+import * as marks from "./marks.js";
 import * as poll from "./poll.js";
 import * as theme from "./theme.js";
 import * as url from "./url.js";
@@ -17,6 +19,7 @@ export function mount() {
     fill(place, el("div.curves", { "data-state": "loading" }));
     poll.on("steps", ({ fresh, smooth, whole }) => (whole ? drawAll() : extend(fresh, smooth)));
     poll.on("run", () => drawAll());
+    changes.onChange(() => drawAll({ keepZoom: true }));
     theme.onChange(() => ready && rebuild());
     whenVisible(place, () => (ready ??= build(place.firstChild)));
   });
@@ -90,7 +93,8 @@ function draw(figure, keepZoom) {
   Object.assign(layout.xaxis, { range: kept?.[0] ?? plannedRange() });
   Object.assign(layout.yaxis, { range: kept?.[1] ?? range(figure.top), tickformat: figure.top[1] < 0.001 ? ".0e" : "~g" });
   layout.margin.r = parts.length ? 92 : 12;
-  layout.annotations = offScale(figure);
+  layout.annotations = notes(figure);
+  layout.shapes = marks.shapes(spec.theme);
   figure.notes = JSON.stringify(layout.annotations);
   quietly(figure, () => window.Plotly.react(plot, traces, layout, CONFIG));
   if (!figure.listening) listen(figure);
@@ -168,12 +172,12 @@ function thin() {
 }
 
 async function rescale(figure) {
-  const top = topFor(figure, figure.plot.data), planned = plannedRange(), notes = offScale(figure, top), change = {};
+  const top = topFor(figure, figure.plot.data), planned = plannedRange(), said = notes(figure, top), change = {};
   if (String(top) !== String(figure.top)) change["yaxis.range"] = range((figure.top = top));
   if (String(planned) !== String(figure.plot.layout.xaxis.range)) change["xaxis.range"] = planned;
-  if (JSON.stringify(notes) !== figure.notes) {
-    change.annotations = notes;
-    figure.notes = JSON.stringify(notes);
+  if (JSON.stringify(said) !== figure.notes) {
+    change.annotations = said;
+    figure.notes = JSON.stringify(said);
   }
   if (Object.keys(change).length) await window.Plotly.relayout(figure.plot, change);
 }
@@ -202,6 +206,11 @@ function roundUp(value) {
 function plannedRange() {
   const end = Math.max(poll.state.run?.max_steps ?? 0, poll.state.steps.cursor, 2);
   return [1 - 0.01 * end, end * 1.01];
+}
+
+/** What is written on a curve: live changes, and points off its scale. */
+function notes(figure, top = figure.top) {
+  return [...offScale(figure, top), ...marks.annotations(figure.curve.metric, spec.theme, plannedRange()[1])];
 }
 
 /** Points above the scale are named at its top instead of squashing the rest. */

@@ -8,6 +8,7 @@ import { makeGroup } from "./group.js";
 import * as poll from "./poll.js";
 import * as sample from "./sample.js";
 import * as tabs from "./tabs.js";
+import { makeTied } from "./tied.js";
 import * as url from "./url.js";
 
 let view = null, group = null, parts = null, pointed = null, shownKey = null, summaryStep = null, arithmeticOpen = true;
@@ -18,7 +19,7 @@ export function mount() {
     parts = makeParts();
     fill(place, el("div.glass-head", {}, parts.title, parts.summary, parts.tools), parts.frame);
     parts.frame.append(group.node, parts.empty);
-    fill(below, parts.arithmetic, parts.key);
+    fill(below, parts.arithmetic, parts.tied.node, parts.key);
     ["live", "run"].forEach((name) => poll.on(name, refresh));
     sample.onChange(refresh);
     refresh();
@@ -44,6 +45,7 @@ function makeParts() {
       el("div.segment", { role: "group", "aria-label": "Sample with" }, base, tuned),
       el("div.segment", { role: "group", "aria-label": "Layout" }, compact, cards)),
     arithmetic: el("section.arithmetic.panel", { "aria-label": "The arithmetic", hidden: true }),
+    tied: makeTied(),
     key: makeKey(),
   };
 }
@@ -109,7 +111,7 @@ function show(next) {
   if (view.empty) {
     fill(parts.title, "Lab");
     fill(parts.summary);
-    set(parts.arithmetic, { hidden: true });
+    [parts.arithmetic, parts.tied.node].forEach((node) => set(node, { hidden: true }));
     return;
   }
   fill(parts.title, view.prompt);
@@ -163,10 +165,12 @@ function drawSide() {
   const chosen = scored.find((c) => c.index === pointed) ?? scored[0];
   set(parts.arithmetic, { hidden: !chosen || scored.length < 2 });
   set(parts.key, { hidden: view?.empty || view?.writing });
+  set(parts.tied.node, { hidden: !chosen || scored.length < 2 });
   if (!chosen || scored.length < 2) return;
+  parts.tied.show(scored);
   const ordered = group.order.map((index) => scored.find((c) => c.index === index)).filter(Boolean);
   const settings = { rewards: ordered.map((c) => c.reward), place: ordered.indexOf(chosen), name: `#${chosen.index + 1}`,
-    tokens: chosen.tokens, trained: view.trained };
+    tokens: chosen.tokens, lengths: ordered.map((c) => c.tokens), trained: view.trained };
   const toggle = () => ((arithmeticOpen = !arithmeticOpen), drawSide());
   if (arithmeticOpen) {
     const dead = view.verdict ? el("span.dead-why", {}, DEAD[view.verdict]) : null;

@@ -1,11 +1,13 @@
 // The page's own part: starts everything, and offers Gradio's buttons what they call.
 
+import * as changes from "./changes.js";
 import * as curves from "./curves.js";
 import * as debate from "./debate.js";
 import * as fields from "./fields.js";
 import * as lab from "./lab.js";
 import * as newest from "./newest.js";
 import * as notice from "./notice.js";
+import * as parity from "./parity.js";
 import * as plan from "./plan.js";
 import * as poll from "./poll.js";
 import * as runs from "./runs.js";
@@ -26,5 +28,5 @@ window.lab = {
   startRun: (names, values) => void runs.startWith(together(names, values)),
 };
 
-for (const part of [strip, tabs, fields, notice, lab, sample, debate, plan, curves, table, newest]) part.mount();
+for (const part of [strip, tabs, fields, notice, lab, sample, debate, plan, changes, curves, table, newest, parity]) part.mount();
 poll.start();

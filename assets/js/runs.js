@@ -43,6 +43,11 @@ export async function resume(run) {
   await attempt(() => order(run, "resume_run"));
 }
 
+/** Changes settings of the run that goes. A refusal is an error with the sentence. */
+export function change(settings) {
+  return order(poll.state.run.id, "change", settings);
+}
+
 export async function restartEngine() {
   await attempt(() => post("api/engine/restart"));
 }

@@ -29,7 +29,7 @@ def read_changes(asked: dict[str, Any], run: Run, events: Iterable[RunEvent]) ->
     for name, value in changes.items():
         numbers = [v for v in (value if isinstance(value, tuple) else (value,)) if isinstance(v, float)]
         if not all(map(math.isfinite, numbers)):
-            raise ConfigError(f"{name} is {as_text(value)}: a finite number is needed.")
+            raise ConfigError(f"{name} is {numbers[0] if len(numbers) == 1 else numbers}: a finite number is needed.")
     RunConfig.from_dict({**settings_now(run, events), **changes})
     return changes
 
@@ -66,7 +66,7 @@ def _told(step: int, name: str, settings: dict[str, Any], value: Any) -> list[di
 
 def _fields(settings: dict[str, Any], changes: list[dict[str, Any]]) -> list[dict[str, Any]]:
     before = {change["key"]: change["before"] for change in changes}
-    return [{"name": name, "key": key, "label": what if name == "reward_weights" else FIELDS[name].metadata["label"],
+    return [{"name": name, "key": key, "label": what[0].upper() + what[1:] if name == "reward_weights" else FIELDS[name].metadata["label"],
              "value": as_text(value), "before": before.get(key), "help": help_text(name)}
             for name in SHOWN for key, what, value in _parts(name, settings)]
 
