@@ -64,7 +64,8 @@ class RunConfig:
 
     # -- before reinforcement learning
     cold_start: Any = knob(None, "Cold-start examples", "Worked examples to imitate before reinforcement learning (R1): rows or a JSONL "
-                           "file with prompt and completion, or worked for an arithmetic task's own. None: none (R1-Zero).", group="cold start")
+                           "file with prompt and completion, or worked for an arithmetic task's own. None: none (R1-Zero).",
+                           group="cold start")
     cold_start_steps: int = knob(0, "Cold-start steps", "Supervised steps on these examples, as many at a time as there are prompts in "
                                  "a step. Only completions are learned; the result is then the reference.", group="cold start", low=0)
 
@@ -201,7 +202,8 @@ class RunConfig:
                                      group="adapter")
     device: str = knob("auto", "Device", "auto takes CUDA if there is one, then MPS, else CPU.", group="adapter",
                        choices=("auto", "cpu", "cuda", "mps"))
-    num_threads: int = knob(0, "CPU threads", "0: one for a small model, as many as the machine offers for others. Results on CPU depend on it.",
+    num_threads: int = knob(0, "CPU threads", "0: one for a small model, as many as the machine offers for others. "
+                            "Results on CPU depend on it.",
                             group="adapter", low=0)
     micro_batch_tokens: int = knob(16384, "Tokens per micro-batch", "Upper limit of tokens in one forward and backward. "
                                    "Changes memory, never the result.", group="adapter", low=1)
@@ -209,7 +211,8 @@ class RunConfig:
     # -- evaluation
     eval_steps: int = knob(0, "Evaluate every", "Steps between evaluations on held-out prompts; the base is evaluated before the first. "
                            "0: only on demand.", group="evaluation", low=0)
-    eval_prompts: int = knob(32, "Held-out prompts", "How many held-out prompts an evaluation answers.", group="evaluation", low=1, high=4096)
+    eval_prompts: int = knob(32, "Held-out prompts", "How many held-out prompts an evaluation answers.", group="evaluation",
+                             low=1, high=4096)
     eval_samples: int = knob(8, "Samples for pass@k", "Completions sampled for each held-out prompt beside the greedy one, from which "
                              "pass@k is estimated. 0: greedy only.", group="evaluation", low=0, high=1024)
     eval_temperature: float = knob(1.0, "Temperature in evaluation", "For the sampled completions of an evaluation.", group="evaluation",

@@ -63,14 +63,16 @@ METRICS = (
            "overflows. Anything above 0 means the policy has run away."),
     Metric("kl_clamped", "KL cut", "tokens", "Tokens whose log-ratio to the reference was cut at ±20."),
     Metric("critic/loss", "critic's loss", "", "PPO: half the squared gap between the critic's values and what came, with the value clip."),
-    Metric("critic/explained_variance", "critic: explained", "share", "PPO: how much of the returns' variation the critic foresaw. 1 is all; "
+    Metric("critic/explained_variance", "critic: explained", "share",
+           "PPO: how much of the returns' variation the critic foresaw. 1 is all; "
            "0 or less is no better than a constant."),
     Metric("critic/value_mean", "critic: mean value", "reward", "PPO: mean of the critic's values before the update."),
     Metric("critic/value_std", "critic: spread of values", "reward", "PPO: standard deviation of the critic's values over all tokens."),
     Metric("critic/clip_ratio", "critic: clipped", "share", "PPO: share of values that moved further than the value clip allows."),
     Metric("critic/grad_norm", "critic's gradient norm", "", "PPO: length of the critic's gradient before clipping."),
     Metric("critic/seconds", "critic: time", "s", "PPO: seconds of the step that the critic took. GRPO does not spend them."),
-    Metric("critic/bytes", "critic: memory", "bytes", "PPO: weights, gradients and optimiser state of the critic. GRPO does not hold them."),
+    Metric("critic/bytes", "critic: memory", "bytes",
+           "PPO: weights, gradients and optimiser state of the critic. GRPO does not hold them."),
     Metric("eval_accuracy", "held-out accuracy", "share", "Share of held-out prompts answered rightly without chance."),
     Metric("entropy_coef", "entropy bonus", "", "Weight of the entropy bonus applied in this step."),
     Metric("policy_loss", "loss without bonus", "", "The loss before the entropy bonus is taken off."),
