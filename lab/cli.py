@@ -89,18 +89,21 @@ def _train(config: RunConfig, name: str | None, runs: Path) -> int:
 
     import lab
 
-    print(f"{config.prompts_per_step} prompts × {config.num_generations} completions = {config.completions_per_step} per step, "
-          f"{config.max_steps} steps", flush=True)
     trainer = lab.Trainer(config)
+    name = name or f"{config.task}-{time.strftime('%H%M')}"
+    print(f"Run {name}: {config.prompts_per_step} prompts × {config.num_generations} completions = {config.completions_per_step} "
+          f"per step; steps: {config.max_steps}", flush=True)
     bar = tqdm(total=config.max_steps, unit="step")
     try:
-        for step in lab.recording(trainer, name or f"{config.task}-{time.strftime('%H%M')}", runs_dir=runs):
+        for step in lab.recording(trainer, name, runs_dir=runs):
             bar.update()
             bar.set_postfix_str(f"reward {step.metrics['reward']:.3f}, kl {step.metrics['kl']:.4f}")
     except KeyboardInterrupt:
-        print(f"\nStopped after step {trainer.step}; the adapter and a checkpoint are saved under {runs}.")
+        pass  # recording has saved a checkpoint on its way out
     finally:
         bar.close()
+    print(f"Ended after step {trainer.step}. Adapter and checkpoint are in {lab.open_run(name, runs).folder}; "
+          f"`grpo-lab --runs {runs}` shows the run.")
     return 0
 
 
@@ -117,9 +120,12 @@ def _toml(path: Path | None) -> dict[str, Any]:
         return {}
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"There is no file {path} to read settings from.") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not TOML: {error}.") from None
-    return {f.name: getattr(RunConfig.from_dict(values), f.name) for f in dataclasses.fields(RunConfig) if f.name in values}
+    config = RunConfig.from_dict(values)
+    return {name: getattr(config, name) for name in values}
 
 
 def _flag_help(f: dataclasses.Field) -> str:

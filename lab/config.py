@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -233,13 +234,15 @@ class RunConfig:
             object.__setattr__(self, name, _as_tuple(getattr(self, name)))
         if self.reward_weights is not None:
             object.__setattr__(self, "reward_weights", tuple(float(w) for w in _as_tuple(self.reward_weights)))
+            if not all(map(math.isfinite, self.reward_weights)):
+                raise ConfigError(f"reward_weights is {self.reward_weights}: finite numbers are needed.")
         for f in fields(self):
             _check_range(f, getattr(self, f.name))
         if not self.rewards:
             raise ConfigError("rewards is empty: name at least one reward function, for example accuracy.")
         if self.reward_weights is not None and len(self.reward_weights) != len(self.rewards):
-            raise ConfigError(f"reward_weights has {len(self.reward_weights)} numbers for {len(self.rewards)} reward "
-                              f"functions: give one weight per function, in the order of rewards.")
+            raise ConfigError(f"reward_weights has {_count(len(self.reward_weights), 'number')} for "
+                              f"{_count(len(self.rewards), 'reward function')}: give one weight per function, in the order of rewards.")
         if not self.eval_rewards:
             raise ConfigError("eval_rewards is empty: name at least one reward function, for example accuracy.")
         if self.cold_start_steps and self.cold_start is None:
@@ -288,6 +291,10 @@ def reward_name(reward: Callable | str) -> str:
     return reward if isinstance(reward, str) else getattr(reward, "__name__", type(reward).__name__)
 
 
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def _as_tuple(value: Any) -> tuple:
     return tuple(value) if isinstance(value, (list, tuple)) else (value,)
 
@@ -298,8 +305,8 @@ def _check_range(f: dataclasses.Field, value: Any) -> None:
         raise ConfigError(f"{f.name} is {value!r}: choose one of {', '.join(choices)}.")
     if value is None or (low is None and high is None):
         return
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
-        raise ConfigError(f"{f.name} is {value!r}: a number is needed.")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ConfigError(f"{f.name} is {value!r}: a finite number is needed.")
     if low is not None and value < low:
         raise ConfigError(f"{f.name} is {value}: the smallest value is {low}.")
     if high is not None and value > high:

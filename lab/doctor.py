@@ -96,10 +96,22 @@ def precision() -> list[Line]:
 
 
 def four_bit() -> list[Line]:
-    """Compare the gradient through a 4-bit layer with the gradient through its dequantised weight, before and after an eval pass."""
-    from lab.policy import check_four_bit
+    """Send a gradient through a 4-bit layer after a sampling pass and compare it with the dequantised weight's own."""
+    import bitsandbytes
+    import torch
 
-    cosine = check_four_bit()
+    from lab.models.loading import keep_4bit_weights_differentiable
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    layer = bitsandbytes.nn.Linear4bit(128, 128, bias=False, compute_dtype=torch.float32, quant_type="nf4").to(device).eval()
+    keep_4bit_weights_differentiable(layer)
+    with torch.no_grad():
+        layer(torch.randn(4, 128, device=device))
+    x = torch.randn(4, 128, device=device, requires_grad=True)
+    pushed = torch.randn(4, 128, device=device)
+    layer(x).backward(pushed)
+    weight = bitsandbytes.functional.dequantize_4bit(layer.weight.data, layer.weight.quant_state).float()
+    cosine = torch.nn.functional.cosine_similarity(x.grad.flatten(), (pushed @ weight).flatten(), dim=0).item()
     good = cosine > 0.999
     return [Line("4-bit (NF4)", f"gradient cosine {cosine:.5f} with the dequantised weight after sampling", good,
                  "" if good else "train with load_in_4bit off on this machine, and tell us")]

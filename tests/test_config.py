@@ -28,11 +28,13 @@ def test_any_group_size_from_two_and_any_number_of_prompts():
 
 @pytest.mark.parametrize(("settings", "words"), [
     ({"num_generations": 1}, "num_generations is 1: the smallest value is 2"),
-    ({"temperature": float("nan")}, "temperature is nan: a number is needed"),
-    ({"temperature": "hot"}, "temperature is 'hot': a number is needed"),
+    ({"temperature": float("nan")}, "temperature is nan: a finite number is needed"),
+    ({"temperature": "hot"}, "temperature is 'hot': a finite number is needed"),
     ({"loss_type": "ppo2"}, "loss_type is 'ppo2': choose one of grpo"),
     ({"rewards": ()}, "name at least one reward function"),
-    ({"reward_weights": (1.0,)}, "1 numbers for 2 reward functions"),
+    ({"reward_weights": (1.0,)}, "1 number for 2 reward functions"),
+    ({"reward_weights": (float("nan"), 1.0)}, "finite numbers are needed"),
+    ({"reward_weights": (float("inf"), 1.0)}, "finite numbers are needed"),
     ({"loss_type": "vespo", "importance_sampling_level": "sequence"}, "set importance_sampling_level to token"),
     ({"loss_type": "dppo", "importance_sampling_level": "sequence"}, "set importance_sampling_level to token"),
     ({"loss_type": "luspo"}, "set importance_sampling_level to sequence"),

@@ -51,7 +51,7 @@ export function makeGroup({ onPoint = () => {}, cards = false } = {}) {
     if (view.key !== self.view?.key) start(view);
     const settled = !view.writing;
     if (settled && self.view?.writing && view.key === self.view.key) start(view); // scored: sort once, now
-    self.view = view;
+    self.view = view = { ...view, functions: inForce(view) };
     if (self.order.length !== view.completions.length) self.order = sorted(view);
     const scale = scaleOf(view.completions.map((c) => c.reward), view.functions);
     node.style.setProperty("--parts", view.functions.length);
@@ -107,13 +107,13 @@ function drawHead(head, meanLabel, view, scale) {
     fill(head,
       el("div.h-text", {}, el("b", {}, "Completion"), el("small", {}, view.writing ? "in the order they were started" : "best first")),
       view.functions.map((f, i) => el(`div.h-part${i === 0 ? ".first" : ""}`, {}, i === 0 ? el("b", {}, el("i.arrow"), "Reward") : "",
-        el("span", { title: f.name }, f.name), el("small", {}, `× ${weight(f.weight)}`))),
+        el("span", { title: f.name }, f.name), el("small", {}, f.counts ? `× ${weight(f.counts)}` : "–"))),
       el("div.h-reward", {}, el("span", {}, "reward"), el("small", {}, "sum")),
       el("div.h-axis", {}, el("b", {}, el("i.arrow"), "Advantage"),
         el("div.ends", {}, el("small.low", {}, reward(scale.low)), meanLabel, el("small.high", {}, reward(scale.high)))),
       el("div.h-adv", {}, el("span", {}, "advantage"), el("small", {}, "÷ std")),
       el("div.h-effect", {}, el("b", {}, el("i.arrow"), "Effect"),
-        el("span", {}, view.trained ? "what the step did" : "what a step would do")),
+        el("span", {}, view.trained ? "what the step did" : "if a step were taken")),
     );
   }
   const known = view.mean !== null && !view.writing;
@@ -175,9 +175,10 @@ function drawParts(parts, c, view, writing) {
 }
 
 function drawMore(more, c, view) {
-  const known = view.functions.filter((f) => (c.rewards?.[f.name] ?? null) !== null);
-  const sum = known.map((f) => `${reward(c.rewards[f.name])} × ${weight(f.weight)}`).join(" + ");
-  const key = JSON.stringify([c.tokens, c.finished, sum, c.reward]);
+  const scored = (c.reward ?? null) !== null;
+  const sum = scored ? view.functions.filter((f) => f.counts).map((f) => part(c, f)).join(" + ") : "";
+  const silent = view.functions.filter((f) => !f.applies).map((f) => f.name).join(" and ");
+  const key = JSON.stringify([c.tokens, c.finished, sum, c.reward, silent]);
   if (more.dataset.key === key) return;
   more.dataset.key = key;
   const copied = el("span.copied", { role: "status" });
@@ -187,5 +188,24 @@ function drawMore(more, c, view) {
     el("p", {}, el("b", {}, count(c.tokens, "token")), c.finished === false ? `, cut off${view.limit ? ` at ${view.limit}` : ""}`
       : ", ended by itself"),
     el("p.actions", {}, copy, copied),
-    sum ? el("p.sum", {}, `${sum} = `, el("b", {}, reward(c.reward))) : el("p.sum", {}, "No reward function applies to this completion."));
+    sum ? el("p.sum", {}, `${sum} = `, el("b", {}, reward(c.reward))) : el("p.sum", {}, "No reward function applies to this completion."),
+    sum && silent ? el("p.sum", {}, `${silent} cannot be judged here, for lack of an answer or column: its weight goes to the others.`) : "");
+}
+
+/** One function's share of a completion's total; a completion that alone lacks it counts as the group's mean. */
+function part(c, f) {
+  const value = c.rewards?.[f.name] ?? null;
+  return `${value === null ? `group's mean ${reward(f.mean)}` : reward(value)} × ${weight(f.counts)}`;
+}
+
+/** The weights as they count in this group, as in rewards/scoring.py: a function that applies to nobody leaves its to the others. */
+function inForce({ functions, completions }) {
+  const found = functions.map((f) => {
+    const values = completions.map((c) => c.rewards?.[f.name] ?? null).filter((value) => value !== null);
+    return { ...f, applies: values.length > 0, mean: values.reduce((sum, value) => sum + value, 0) / values.length };
+  });
+  const total = (list) => list.reduce((sum, f) => sum + Math.abs(f.weight), 0);
+  const left = total(found) / total(found.filter((f) => f.applies));
+  const known = Number.isFinite(left); // while writing no function has spoken yet
+  return found.map((f) => ({ ...f, applies: f.applies || !known, counts: known ? (f.applies ? f.weight * left : 0) : f.weight }));
 }

@@ -1,0 +1,82 @@
+"""The commands as a person types them, in real processes."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+
+import pytest
+
+from lab import cli
+from lab.config import RunConfig
+from lab.recorder import open_run
+
+
+def grpo_lab(*arguments: str, cwd=None) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-m", "lab.cli", *arguments], capture_output=True, text=True, timeout=300, cwd=cwd,
+                          encoding="utf-8")
+
+
+def test_every_setting_is_a_flag_with_its_own_help():
+    shown = " ".join(grpo_lab("train", "--help").stdout.replace("│", " ").split())
+    for field in dataclasses.fields(RunConfig):
+        assert f"--{field.name.replace('_', '-')}" in shown
+        assert field.metadata["help"].split(". ")[0].split()[0] in shown
+
+
+def test_train_writes_a_run_that_can_be_opened_and_says_where(tmp_path):
+    settings = tmp_path / "small.toml"
+    settings.write_text("max_steps = 9\nprompts_per_step = 2\nnum_generations = 3\n", encoding="utf-8")
+    done = grpo_lab("train", "--preset", "first-run", "--config", str(settings), "--max-steps", "2", "--name", "mine",
+                    "--runs", str(tmp_path / "runs"))
+    assert done.returncode == 0, done.stderr
+    run = open_run("mine", tmp_path / "runs")
+    assert str(run.folder) in done.stdout and "Ended after step 2" in done.stdout
+    assert len(run.metrics) == 2 and len(run.completions) == 2 * 2 * 3
+    # preset, then file, then flag: each overrides the one before
+    assert (run.config["learning_rate"], run.config["num_generations"], run.config["max_steps"]) == (2e-3, 3, 2)
+
+
+@pytest.mark.parametrize(("toml", "words"), [
+    ("learning_rat = 1e-3\n", "Unknown setting learning_rat"),
+    ("[train]\nlearning_rate = 1e-3\n", "Unknown setting train"),
+    ("learning_rate = \n", "is not TOML"),
+])
+def test_a_file_with_a_mistake_is_refused_in_a_sentence(toml, words, tmp_path, capsys):
+    path = tmp_path / "settings.toml"
+    path.write_text(toml, encoding="utf-8")
+    assert cli.main(["train", "--config", str(path)]) == 1
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    (["train", "--config", "nowhere.toml"], "There is no file nowhere.toml"),
+    (["train", "--preset", "nothing"], "There is no preset 'nothing'"),
+    (["train", "--task", "nothing"], "nothing"),
+    (["train", "--reward-weights", "nan", "1"], "finite numbers are needed"),
+])
+def test_bad_input_is_one_sentence_and_no_traceback(arguments, words, capsys):
+    assert cli.main(arguments) == 1
+    said = capsys.readouterr().err
+    assert words in said and said.startswith("grpo-lab: ") and said.count("\n") == 1
+
+
+def test_an_unknown_command_names_the_commands(capsys):
+    assert cli.main(["trian"]) == 2
+    assert "train, " in capsys.readouterr().err
+
+
+def test_doctor_tries_everything_and_finds_4_bit_gradients_right():
+    done = grpo_lab("doctor")
+    assert done.returncode == 0, done.stderr
+    assert "check failed" not in done.stdout
+    line = next(line for line in done.stdout.splitlines() if "4-bit (NF4)" in line)
+    assert line.startswith("ok") and "gradient cosine" in line
+    for name in ("python", "torch", "bfloat16 on CPU", "reward sandbox", "disk"):
+        assert name in done.stdout
+
+
+def test_models_lists_what_comes_with_the_lab():
+    done = grpo_lab("models")
+    assert done.returncode == 0 and "tiny" in done.stdout and "smollm2-135m" in done.stdout
