@@ -54,6 +54,7 @@ def steps(work: Work) -> Iterator[StepTime]:
             yield StepTime(clock() - begin, sampling[0])
     finally:
         go.put("stop")
+        thread.join()  # a thread that still holds torch when the program ends brings it down
 
 
 def _trainer(work: Work, clock, sampling: list[float]):
