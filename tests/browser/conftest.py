@@ -73,7 +73,7 @@ class Lab:
         raise AssertionError("the lab gave no answer within 30 s")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def lab(tmp_path_factory):
     lab = Lab(tmp_path_factory.mktemp("lab") / "runs")
     lab.start()
@@ -81,7 +81,7 @@ def lab(tmp_path_factory):
     lab.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")  # Playwright keeps an event loop in this thread: it must be gone before other tests run theirs
 def browser():
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=find_browser(), args=["--no-sandbox"])
