@@ -9,6 +9,7 @@ works for every architecture.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -28,7 +29,7 @@ MAX_ROWS = 64  # rows that decode together; further prompts wait
 COMPACT_BELOW = 0.6  # share of rows still writing below which the places of ended ones are given up
 
 
-class Decoding:
+class Decoding(ABC):
     """What both ways share: which rows are open, what they have written, and the draw."""
 
     def __init__(self, policy: Policy, prompts: list[list[int]], adapter: str | None, settings: SamplingSettings,
@@ -75,9 +76,9 @@ class Decoding:
             temperature=self.settings.temperature,
         )
 
+    @abstractmethod
     def _next_logits(self) -> tuple[list[int], Tensor]:
         """Rows that get a token now and their logits (n, V)."""
-        raise NotImplementedError
 
     def _write(self, row: int, token: int, logp: float) -> None:
         self.progress.tokens[row].append(token)

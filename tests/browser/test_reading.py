@@ -12,10 +12,10 @@ from playwright.sync_api import expect
 
 from lab.config import RunConfig
 from lab.presets import PRESETS
-from lab.records import StepRecord
+from lab.records import Completion, Group, StepRecord
 from lab.web.form import read_form
 from tests.browser.conftest import DESK, PHONE, open_page, watched
-from tests.browser.made_runs import HOSTILE, hostile_group, metrics, write_run, write_step
+from tests.browser.made_runs import HOSTILE, hostile_group, metrics, scored, write_run, write_step
 
 MINUS = "\u2212"
 
@@ -88,6 +88,18 @@ def test_printed_numbers_add_up_as_printed(page, lab, owner):
         assert abs(above - printed(e["above"], d["mean"])) < Decimal("1e-9") and abs(below - printed(e["below"],
             max(4, d["std"]))) < Decimal("1e-9")
         assert abs(above / below - printed(e["advantage"], 3)) <= Decimal("0.00051"), (group, e)
+
+
+def test_a_row_shows_the_weights_that_made_its_total_when_a_function_does_not_apply(page, lab, owner):
+    # accuracy applies to nobody, so its 0.8 goes to format: 1.0 × (0.2 + 0.8) = 1.0, and not 1.0 × 0.2
+    run = lab.store.create_run({"rewards": ["accuracy", "format"], "reward_weights": [0.8, 0.2], "max_steps": 1}, name="free", owner=owner,
+                               status="finished")
+    completions = [Completion(i, f"answer {i}", [1, 2], True, {"accuracy": None, "format": float(i == 0)}, float(i == 0)) for i in range(4)]
+    lab.store.write_step(run, StepRecord(1, metrics(1), [scored(Group(0, "Name a fruit.", [1], {"prompt": "Name a fruit."}, completions))]))
+    open_page(page, lab, f"?run={run}")
+    expect(rows(page)).to_have_count(4)
+    expect(rows(page).first).to_contain_text("1.0 × 1 = 1.0")
+    expect(rows(page).first).to_contain_text("accuracy cannot be judged here")
 
 
 def test_a_dead_group_is_named_by_its_kind(page, lab, owner):
