@@ -22,12 +22,12 @@ from typing import Any
 
 import torch
 
-from .config import RunConfig
-from .decode import Decoding
-from .memory import peak
-from .models.registry import fetch, resolve
-from .policy import Policy
-from .trainer import Trainer
+from lab.config import RunConfig
+from lab.forward.decode import Decoding
+from lab.memory import peak
+from lab.models.registry import fetch, resolve
+from lab.policy import Policy
+from lab.trainer import Trainer
 
 REPORT = "peak memory: "  # begins the line in which a process says what it measured
 
@@ -105,7 +105,7 @@ class _Timed:
 
 def theirs(work: Work) -> Iterator[StepTime]:
     """Endless steps of TRL's trainer."""
-    from .bench_trl import steps
+    from lab.bench_trl import steps
 
     return steps(work)
 

@@ -12,12 +12,12 @@ import torch
 import transformers
 
 if TYPE_CHECKING:
-    from .bench import StepTime, Work
+    from lab.bench import StepTime, Work
 
 
 def steps(work: Work) -> Iterator[StepTime]:
     """Endless steps of TRL, in a thread that runs only while a step is asked for. Raises ImportError without TRL."""
-    from .bench import StepTime, clock_of
+    from lab.bench import StepTime, clock_of
 
     clock = clock_of(work)
     go, done = queue.Queue(), queue.Queue()
@@ -62,7 +62,7 @@ def _trainer(work: Work, clock, sampling: list[float]):
     from peft import LoraConfig
     from trl import GRPOConfig, GRPOTrainer
 
-    from .bench import folder_of, prompts, rendered, spread
+    from lab.bench import folder_of, prompts, rendered, spread
 
     torch.set_num_threads(work.threads)
     folder = str(folder_of(work))

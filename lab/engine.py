@@ -26,13 +26,13 @@ from typing import TYPE_CHECKING, Any
 import filelock
 import psutil
 
-from lab.branch import branch, continue_run
 from lab.config import RunConfig
 from lab.errors import CommandError, sentence_of
 from lab.jobs import process_is_there
-from lab.run_folder import RunFolder
+from lab.storage.rows import Command, Process, Run
+from lab.storage.run_folder import RunFolder
 from lab.store import ALIVE_STATUSES, Store, open_store
-from lab.store_rows import Command, Process, Run
+from lab.training.branch import branch, continue_run
 
 if TYPE_CHECKING:
     from lab.engine_work import RunWork, SampleWork

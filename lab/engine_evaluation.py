@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from lab.config import RunConfig
 from lab.engine_work import adapter_of
 from lab.errors import CommandError, sentence_of
-from lab.evaluation import evaluate
 from lab.store import Command, Run
+from lab.training.evaluation import evaluate
 
 if TYPE_CHECKING:
     from lab.engine import Engine

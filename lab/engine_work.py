@@ -24,10 +24,10 @@ from lab.records import (
     StepRecord,
     TokensSampled,
 )
-from lab.run_folder import RunFolder, driver_info
-from lab.sampling import sample_group
+from lab.storage.run_folder import RunFolder, driver_info
 from lab.store import Command, Run, Store
 from lab.trainer import Trainer
+from lab.training.sampling import sample_group
 
 if TYPE_CHECKING:
     from lab.engine import Engine

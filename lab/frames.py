@@ -1,6 +1,6 @@
 """Records as pandas DataFrames, with TRL's column names, so that code written for TRL's files reads ours.
 
-Also what is derived from stored token arrays (ratio, KL, clipped). Leaves out: reading the store (`lab.recorder.open_run`),
+Also what is derived from stored token arrays (ratio, KL, clipped). Leaves out: reading the store (`lab.storage.recorder.open_run`),
 smoothing and drawing (`lab.charts`).
 """
 

@@ -10,7 +10,7 @@ to which `tests/test_trl_parity.py` compares values and gradients. Departures, a
 whole optimiser batch, so splitting it into micro-batches changes nothing; a tied group gets exactly zero; log-ratios
 are clamped to ±20 and the clamped tokens are counted; a reward that is not applicable never counts as 0.
 
-Beside it: `groups.py` (statistics of groups, totals of several rewards), `advantages.py` (other advantage rules, step
+Beside it, in `rules/`: `groups.py` (statistics of groups, totals of several rewards), `advantages.py` (other advantage rules, step
 rewards), `losses.py` (the policy terms of later papers), `masks.py` and `entropy.py` (which tokens count), `ppo.py`.
 """
 
@@ -21,8 +21,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .groups import GroupStats, combine_rewards, group_stats, nanstd, wide
-from .losses import LATER_SETTINGS, LATER_TERMS, PolicyTerm, Tokens
+from lab.rules.groups import GroupStats, combine_rewards, group_stats, nanstd, wide
+from lab.rules.losses import LATER_SETTINGS, LATER_TERMS, PolicyTerm, Tokens
 
 __all__ = [
     "BatchTotals",

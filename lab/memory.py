@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 import psutil
 import torch
 
-from .planner import ModelShape, Plan, plan
+from lab.planner import ModelShape, Plan, plan
 
 if TYPE_CHECKING:
-    from .config import RunConfig
-    from .policy import Policy
-    from .rollout import Rollout
+    from lab.config import RunConfig
+    from lab.policy import Policy
+    from lab.rollout import Rollout
 
 SIGNS = ("not enough memory", "can't allocate memory", "bad_alloc", "out of memory")  # of torch's plain RuntimeErrors
 

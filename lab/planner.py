@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .config import RunConfig
+from lab.config import RunConfig
 
 OWN_LAYERS = ("llama", "qwen2", "qwen3")  # families whose layers are written for training here (`merged.FAMILIES`)
 PROGRAM = 0.55e9  # Python, torch, transformers and what their allocator keeps

@@ -18,17 +18,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import fast_path, packing
-from .adapters import Adapters
-from .blocks import LlamaBody
-from .bodies import HuggingFaceBody
-from .decode import Decoding, PlainDecoding, SharedDecoding
-from .head import frozen_head_logps, has_logit_rule, logit_rule, token_logps
-from .merged import FewRowsLinear
-from .models.loading import Base, load_base
-from .models.registry import ModelError, ModelSource, Progress, fetch, resolve
-from .packing import pack
-from .rollout import Rollout, SamplingSettings, pad_left
+from lab.forward import fast_path, packing
+from lab.forward.adapters import Adapters
+from lab.forward.blocks import LlamaBody
+from lab.forward.bodies import HuggingFaceBody
+from lab.forward.decode import Decoding, PlainDecoding, SharedDecoding
+from lab.forward.head import frozen_head_logps, has_logit_rule, logit_rule, token_logps
+from lab.forward.merged import FewRowsLinear
+from lab.forward.packing import pack
+from lab.models.loading import Base, load_base
+from lab.models.registry import ModelError, ModelSource, Progress, fetch, resolve
+from lab.rollout import Rollout, SamplingSettings, pad_left
 
 __all__ = ["ModelError", "Policy"]
 

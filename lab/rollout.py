@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from .draw import DrawSettings
+from lab.forward.draw import DrawSettings
 
 if TYPE_CHECKING:
-    from .config import RunConfig
-    from .policy import Policy
+    from lab.config import RunConfig
+    from lab.policy import Policy
 
 SECONDS_BETWEEN_PARTIALS = 0.15
 

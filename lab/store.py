@@ -23,11 +23,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lab.migrations import migrate
 from lab.records import EvaluationRecord, Group, StepRecord
-from lab.store_evaluations import Evaluation, insert_evaluation, select_evaluations
-from lab.store_groups import insert_arrays, insert_groups, select_groups
-from lab.store_rows import Command, Live, Process, Rollout, Run, RunEvent, Steps, record_of, to_json
+from lab.storage.evaluations import Evaluation, insert_evaluation, select_evaluations
+from lab.storage.groups import insert_arrays, insert_groups, select_groups
+from lab.storage.migrations import migrate
+from lab.storage.rows import Command, Live, Process, Rollout, Run, RunEvent, Steps, record_of, to_json
 
 FILE_NAME = "lab.sqlite3"
 LOCAL_OWNER = "local"  # whoever runs the lab from Python or the command line

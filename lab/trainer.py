@@ -21,28 +21,29 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from . import loss_stats, references
-from .between_steps import between_steps
-from .cold_start import as_rollout, supervised_backward
-from .collecting import Batch, Collecting
-from .config import LIVE_SETTINGS, ConfigError, RunConfig
-from .entropy import adapt_entropy_coef
-from .evaluation import evaluate, finished, held_out_rows
-from .memory import is_out_of_memory, plan_run, smaller_budget
-from .metrics import group_metrics
-from .objective import Objective, rows_of_dead_groups
-from .planner import Plan
-from .policy import Policy
-from .records import CheckpointSaved, EvaluationRecord, Event, Group, MemoryRanShort, ScoringFailed, StepRecord
-from .resampling import HardPrompts
-from .rewards import resolve
-from .rollout import Rollout
-from .sampling import attach, sample_group
-from .stop_rules import StopRules
-from .tasks import load_task
+from lab.config import LIVE_SETTINGS, ConfigError, RunConfig
+from lab.memory import is_out_of_memory, plan_run, smaller_budget
+from lab.planner import Plan
+from lab.policy import Policy
+from lab.records import CheckpointSaved, EvaluationRecord, Event, Group, MemoryRanShort, ScoringFailed, StepRecord
+from lab.rewards import resolve
+from lab.rollout import Rollout
+from lab.rules import loss_stats
+from lab.rules.entropy import adapt_entropy_coef
+from lab.tasks import load_task
+from lab.training import references
+from lab.training.between_steps import between_steps
+from lab.training.cold_start import as_rollout, supervised_backward
+from lab.training.collecting import Batch, Collecting
+from lab.training.evaluation import evaluate, finished, held_out_rows
+from lab.training.metrics import group_metrics
+from lab.training.objective import Objective, rows_of_dead_groups
+from lab.training.resampling import HardPrompts
+from lab.training.sampling import attach, sample_group
+from lab.training.stop_rules import StopRules
 
 if TYPE_CHECKING:
-    from .critic import Critic
+    from lab.training.critic import Critic
 
 __all__ = ["Trainer", "TrainingError", "sample_group"]
 
@@ -64,7 +65,7 @@ class Trainer(Collecting):
     def __new__(cls, config: RunConfig, **_: Any) -> Trainer:
         """With algorithm "ppo" what you get is a PPOTrainer, which is used in the same way."""
         if cls is Trainer and config.algorithm == "ppo":
-            from .ppo_trainer import PPOTrainer
+            from lab.training.ppo_trainer import PPOTrainer
 
             cls = PPOTrainer
         return object.__new__(cls)
@@ -158,7 +159,7 @@ class Trainer(Collecting):
 
     def save(self, folder: str | Path) -> Path:
         """Write a checkpoint folder from which `Trainer.load` goes on exactly here."""
-        from .checkpoint import save
+        from lab.training.checkpoint import save
 
         return save(self, Path(folder))
 
@@ -169,7 +170,7 @@ class Trainer(Collecting):
 
         Reward functions written in Python are not in the files: pass them as `rewards=`.
         """
-        from .checkpoint import load
+        from lab.training.checkpoint import load
 
         return load(Path(folder), policy=policy, adapter=adapter, output_dir=output_dir, changes=changes)
 

@@ -23,11 +23,11 @@ from datasets import Dataset
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from lab.advantages import advantages_of
-from lab.entropy import entropy_bonus, top_entropy_mask
 from lab.grpo import batch_totals, grpo_loss
-from lab.loss_stats import metrics
-from lab.masks import mask_truncated, off_policy_sequence_mask
+from lab.rules.advantages import advantages_of
+from lab.rules.entropy import entropy_bonus, top_entropy_mask
+from lab.rules.loss_stats import metrics
+from lab.rules.masks import mask_truncated, off_policy_sequence_mask
 
 JSON_FILE = Path(__file__).parent.parent / "assets" / "trl_parity.json"
 TOLERANCE = 1e-6

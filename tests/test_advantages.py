@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lab.advantages import (
+from lab.rules.advantages import (
     ADVANTAGE_RULES,
     advantages_of,
     kl_in_reward,

@@ -7,13 +7,13 @@ import signal
 
 import pytest
 
-from lab.branch import branch, continue_run
 from lab.config import ConfigError, RunConfig
 from lab.errors import CommandError
 from lab.jobs import Engine
-from lab.recorder import open_run, recording
-from lab.run_folder import RunFolder
+from lab.storage.recorder import open_run, recording
+from lab.storage.run_folder import RunFolder
 from lab.trainer import Trainer
+from lab.training.branch import branch, continue_run
 from tests.test_engine import ended, order, reaches, until
 
 SMALL = dict(num_generations=2, prompts_per_step=2, max_completion_length=12, save_steps=1, num_threads=1, learning_rate=1e-2, lora_r=4,

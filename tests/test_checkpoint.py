@@ -6,11 +6,11 @@ import json
 import numpy as np
 import pytest
 
-from lab import checkpoint
 from lab.models.registry import ModelError
 from lab.records import ScoringFailed
 from lab.rewards import RewardError
 from lab.trainer import Trainer, TrainingError
+from lab.training import checkpoint
 
 from .conftest import letters
 

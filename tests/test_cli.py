@@ -10,7 +10,7 @@ import pytest
 
 from lab import cli
 from lab.config import RunConfig
-from lab.recorder import open_run
+from lab.storage.recorder import open_run
 
 
 def grpo_lab(*arguments: str, cwd=None) -> subprocess.CompletedProcess:

@@ -7,14 +7,14 @@ import json
 import pytest
 import torch
 
-from lab.cold_start import as_rollout, supervised_backward
 from lab.config import ConfigError, RunConfig
-from lab.recorder import open_run, recording
 from lab.records import ColdStartStep, EvaluationRecord, StepRecord
+from lab.storage.recorder import open_run, recording
 from lab.tasks import TaskError
 from lab.tasks.arithmetic import is_held_out
 from lab.tasks.worked import load_examples
 from lab.trainer import Trainer
+from lab.training.cold_start import as_rollout, supervised_backward
 from tests.conftest import SMALL_RUN
 
 ROWS = [{"prompt": f"What is {i} + 1?", "completion": f"<answer>{i + 1}</answer>"} for i in range(1, 6)]

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from lab.dead_groups import smallest_group, tied_probability
+from lab.rules.dead_groups import smallest_group, tied_probability
 
 
 def test_the_published_table():

@@ -6,8 +6,8 @@ from lab.assets import asset
 from lab.charts import smooth
 from lab.config import RunConfig
 from lab.demo import make
-from lab.migrations import MIGRATIONS
 from lab.presets import preset
+from lab.storage.migrations import MIGRATIONS
 from lab.store import Store
 
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from lab.draw import BLOCK, DrawSettings, draw, inverse_cdf
+from lab.forward.draw import BLOCK, DrawSettings, draw, inverse_cdf
 
 
 def uniforms(n: int, seed: int = 0) -> torch.Tensor:

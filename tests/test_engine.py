@@ -13,7 +13,7 @@ import pytest
 
 from lab.config import RunConfig
 from lab.jobs import Engine, process_is_there
-from lab.run_folder import RunFolder
+from lab.storage.run_folder import RunFolder
 
 SMALL = dict(num_generations=4, prompts_per_step=2, max_completion_length=24, save_steps=3, num_threads=1, learning_rate=1e-3,
              reward_weights=(0.8, 0.2))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lab.entropy import adapt_entropy_coef, entropy_bonus, top_entropy_mask
+from lab.rules.entropy import adapt_entropy_coef, entropy_bonus, top_entropy_mask
 
 MASK = torch.tensor([[1, 1, 1], [1, 1, 0]])
 ENTROPIES = torch.tensor([[0.1, 0.2, 0.3], [0.4, 0.5, 99.0]])  # the last is padding

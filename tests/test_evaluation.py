@@ -8,12 +8,12 @@ import math
 import pytest
 
 from lab.config import ConfigError, RunConfig
-from lab.evaluation import evaluate, finished
-from lab.evaluation_metrics import compare, evaluation_metrics, pass_at_k
-from lab.recorder import open_run, recording
 from lab.records import Completion, EvaluationRecord, Group, StepRecord
+from lab.storage.recorder import open_run, recording
 from lab.store import Store
 from lab.trainer import Trainer
+from lab.training.evaluation import evaluate, finished
+from lab.training.evaluation_metrics import compare, evaluation_metrics, pass_at_k
 
 QUICK = dict(eval_prompts=4, eval_samples=3, max_completion_length=24)
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 import transformers
 
-from lab import decode, shared_cache
 from lab.assets import asset
-from lab.blocks import LlamaBody
-from lab.bodies import HuggingFaceBody
-from lab.decode import PlainDecoding, SharedDecoding
-from lab.merged import MergedBody
+from lab.forward import decode, shared_cache
+from lab.forward.blocks import LlamaBody
+from lab.forward.bodies import HuggingFaceBody
+from lab.forward.decode import PlainDecoding, SharedDecoding
+from lab.forward.merged import MergedBody
 from lab.policy import Policy
 from lab.rollout import Rollout, SamplingSettings, pad_left
 

@@ -65,4 +65,5 @@ def test_what_was_not_stored_is_not_made_up():
 
 
 def test_frames_import_no_torch():
-    subprocess.run([sys.executable, "-c", "import lab.frames, lab.recorder, lab.jobs, sys; assert 'torch' not in sys.modules"], check=True)
+    code = "import lab.frames, lab.storage.recorder, lab.jobs, sys; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

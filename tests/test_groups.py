@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lab.groups import combine_rewards, group_stats
+from lab.rules.groups import combine_rewards, group_stats
 
 NAN = float("nan")
 

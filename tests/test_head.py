@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from lab import head
+from lab.forward import head
 
 
 def plain(hidden, tokens, weight, temperature):

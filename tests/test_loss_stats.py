@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lab.grpo import batch_totals, grpo_loss
-from lab.loss_stats import metrics
+from lab.rules.loss_stats import metrics
 from tests.test_grpo import PAPER, random_batch
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from lab.grpo import group_advantages
-from lab.masks import mask_truncated, off_policy_sequence_mask
+from lab.rules.masks import mask_truncated, off_policy_sequence_mask
 
 
 def test_truncated_completions_leave_the_mask_but_not_the_group():

@@ -8,8 +8,8 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies
 
-from lab import packing
-from lab.packing import PackedRow
+from lab.forward import packing
+from lab.forward.packing import PackedRow
 
 H, K, D = 6, 2, 8
 

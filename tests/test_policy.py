@@ -10,9 +10,9 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from lab import head
 from lab.assets import asset
-from lab.head import token_logps
+from lab.forward import head
+from lab.forward.head import token_logps
 from lab.models.registry import ModelError
 from lab.policy import Policy
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lab.ppo import gae, token_rewards, value_loss, whiten
+from lab.rules.ppo import gae, token_rewards, value_loss, whiten
 
 MASK = torch.tensor([[1, 1, 1], [1, 1, 0]])
 

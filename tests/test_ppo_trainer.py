@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from lab.config import ConfigError, RunConfig
-from lab.critic import Critic
-from lab.ppo_trainer import PPOTrainer
-from lab.recorder import open_run, recording
+from lab.storage.recorder import open_run, recording
 from lab.trainer import Trainer
+from lab.training.critic import Critic
+from lab.training.ppo_trainer import PPOTrainer
 from tests.conftest import SMALL_RUN, roll
 
 PPO = dict(algorithm="ppo", loss_type="bnpo", beta=0.1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lab import precision
+from lab.forward import precision
 
 CPU = torch.device("cpu")
 

@@ -8,7 +8,7 @@ import pytest
 
 import lab
 from lab.config import RunConfig
-from lab.recorder import default_runs_dir, open_run, record, recording, watch
+from lab.storage.recorder import default_runs_dir, open_run, record, recording, watch
 from lab.store import open_store
 from lab.trainer import Trainer
 

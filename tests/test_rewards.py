@@ -14,11 +14,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lab.groups import combine_rewards
 from lab.records import Completion, Group
 from lab.rewards import BUILTINS, RewardError, RewardNotFound, TrainerState, group_totals, resolve, score, text_of
 from lab.rewards.extract import as_number, last_boxed, last_number, same_answer, tagged
 from lab.rewards.resolve import parse_call
+from lab.rules.groups import combine_rewards
 
 
 def group(texts, index=0, prompt="What is 1 + 1?", **columns):

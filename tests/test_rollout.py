@@ -4,9 +4,9 @@ import pytest
 import torch
 import transformers
 
-from lab import decode
 from lab import rollout as rollout_module
 from lab.assets import asset
+from lab.forward import decode
 from lab.rollout import SamplingSettings, sample
 
 from .conftest import roll

@@ -3,7 +3,7 @@
 import pytest
 
 from lab.config import RunConfig
-from lab.stop_rules import StopRules
+from lab.training.stop_rules import StopRules
 
 
 def step(**metrics):

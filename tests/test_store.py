@@ -10,8 +10,8 @@ import threading
 import numpy as np
 import pytest
 
-from lab.migrations import MIGRATIONS, NewerStoreError
 from lab.records import Completion, Group, StepRecord
+from lab.storage.migrations import MIGRATIONS, NewerStoreError
 from lab.store import Store, open_store
 
 G, PROMPTS, TOKENS = 4, 2, 5
@@ -336,7 +336,7 @@ def test_a_file_of_a_newer_version_is_refused_with_a_sentence(store, tmp_path):
 
 def test_a_migration_that_breaks_leaves_the_file_as_it_was(tmp_path, monkeypatch):
     open_store(tmp_path).close()
-    monkeypatch.setattr("lab.migrations.MIGRATIONS", (*MIGRATIONS, ("CREATE TABLE extra (x)", "not SQL")))
+    monkeypatch.setattr("lab.storage.migrations.MIGRATIONS", (*MIGRATIONS, ("CREATE TABLE extra (x)", "not SQL")))
     with pytest.raises(sqlite3.OperationalError):
         open_store(tmp_path)
     with sqlite3.connect(tmp_path / "lab.sqlite3") as db:

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from lab.config import ConfigError, RunConfig
-from lab.objective import Objective
 from lab.presets import preset
 from lab.records import GroupSampled, GroupScored, ScoringFailed, StepRecord, TokensSampled
 from lab.rewards import RewardError
 from lab.rollout import Rollout
-from lab.sampling import sample_group, seeded
 from lab.trainer import Trainer, TrainingError, schedule
+from lab.training.objective import Objective
+from lab.training.sampling import sample_group, seeded
 
 from .conftest import letters
 

@@ -13,9 +13,9 @@ import torch
 
 from lab.config import RunConfig
 from lab.grpo import POLICY_TERMS, grpo_loss
-from lab.losses import LATER_SETTINGS
 from lab.policy import Policy
 from lab.rewards import resolve
+from lab.rules.losses import LATER_SETTINGS
 from lab.trainer import Trainer
 
 from .conftest import add_random_adapter, letters, roll

@@ -7,7 +7,7 @@ import torch
 from lab.config import RunConfig
 from lab.records import Completion, Group
 from lab.rollout import Rollout
-from lab.weigh import token_ends, weigh
+from lab.training.weigh import token_ends, weigh
 
 TEXTS = ["ab", "cdef"]
 

@@ -1,6 +1,6 @@
 """A folder of safetensors → one frozen base model and its tokenizer, ready for adapters.
 
-Leaves out how a name becomes a folder (`registry`) and everything about adapters (`lab.adapters`). The base is never
+Leaves out how a name becomes a folder (`registry`) and everything about adapters (`lab.forward.adapters`). The base is never
 trained and never modified; embeddings and head keep the dtype they are loaded in.
 """
 
@@ -17,7 +17,7 @@ import torch
 import transformers
 from safetensors import SafetensorError, safe_open
 
-from lab import precision
+from lab.forward import precision
 
 from .registry import ModelError
 
@@ -37,7 +37,7 @@ class Base:
 def load_base(folder: Path, *, dtype: str = "auto", load_in_4bit: bool | None = None, device: str = "auto") -> Base:
     """Load a causal language model for training adapters on it.
 
-    `dtype` auto takes what `lab.precision` finds best here. `load_in_4bit` None is on
+    `dtype` auto takes what `lab.forward.precision` finds best here. `load_in_4bit` None is on
     for CUDA where bitsandbytes is installed, else off; 4 bits are NF4 with double quantisation (QLoRA, arXiv
     2305.14314). Raises ModelError with one sentence for a person.
     """

@@ -9,10 +9,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from lab.dead_groups import DEAD_TOLERANCE
 from lab.records import Completion, Group
 from lab.rewards.contract import Batch, RewardError, TrainerState, call
 from lab.rewards.resolve import Reward
+from lab.rules.dead_groups import DEAD_TOLERANCE
 
 
 def score(rewards: Sequence[Reward], weights: Sequence[float] | None, groups: Sequence[Group], *,

@@ -1,7 +1,7 @@
 """Worked examples: prompts with a completion to imitate, for a cold start.
 
 They come from the training side of the arithmetic tasks, or from rows of your own that have a completion. Leaves out
-how they are learned (`lab.cold_start`).
+how they are learned (`lab.training.cold_start`).
 """
 
 from __future__ import annotations

@@ -10,10 +10,10 @@ import pytest
 import torch
 from playwright.sync_api import expect
 
-from lab.advantages import ADVANTAGE_RULES
 from lab.config import RunConfig
-from lab.dead_groups import tied_probability
 from lab.grpo import group_advantages
+from lab.rules.advantages import ADVANTAGE_RULES
+from lab.rules.dead_groups import tied_probability
 from tests.browser.conftest import open_page
 from tests.browser.made_runs import CONFIG, write_run
 

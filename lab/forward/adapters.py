@@ -1,0 +1,185 @@
+"""Named LoRA adapters on one frozen base: add, choose, copy, read, write, remove.
+
+Adapters are PEFT's LoRA layers (arXiv 2106.09685) put into the base in place, float32 whatever the base is: in
+bfloat16 an A matrix hardly moves at reinforcement-learning rates. Files have PEFT's layout. Leaves out dropout, DoRA
+and trained embeddings: an adapter on disk that needs them is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import peft
+import torch
+from peft.tuners.tuners_utils import BaseTunerLayer
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from lab.models.registry import ModelError
+
+CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
+
+
+class Adapters:
+    """The LoRA adapters of one base model. Exactly one, or none, is active inside `active(name)`."""
+
+    def __init__(self, model: nn.Module, base_name: str):
+        self._model = model
+        self._base_name = base_name
+        self._targets = _linear_layers(model)
+        self._configs: dict[str, peft.LoraConfig] = {}
+        self._layers: list[BaseTunerLayer] = []
+        self._active: str | None = None
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._configs
+
+    def names(self) -> list[str]:
+        return list(self._configs)
+
+    def require(self, name: str | None) -> None:
+        """KeyError for a name that nobody added: it would otherwise pass for the base."""
+        if name is not None and name not in self._configs:
+            raise KeyError(f"There is no adapter named {name!r}; there are {', '.join(self._configs) or 'none'}.")
+
+    def add(self, name: str, *, r: int, alpha: int, seed: int) -> None:
+        """A new adapter that changes nothing yet: A random from `seed`, B zero."""
+        config = peft.LoraConfig(
+            task_type="CAUSAL_LM", r=r, lora_alpha=alpha, lora_dropout=0.0, target_modules=self._targets,
+            base_model_name_or_path=self._base_name,
+        )
+        self._inject(name, config, seed)
+
+    def add_from(self, name: str, folder: str | Path) -> None:
+        """An adapter from a folder in PEFT's layout, to go on training or to serve as a reference."""
+        config, weights = _read(Path(folder))
+        self._inject(name, config, seed=0)
+        try:
+            self._fill(name, weights, where=str(folder))
+        except ModelError:
+            self.remove(name)
+            raise
+
+    def copy(self, source: str, name: str) -> None:
+        """A second adapter with the same numbers, for example a frozen reference."""
+        self._inject(name, self._configs[source], seed=0)
+        self._fill(name, {key: p.detach() for key, p in self.parameters(source).items()}, where=source)
+
+    def remove(self, name: str) -> None:
+        for layer in self._layers:
+            layer.set_adapter([])
+            layer.delete_adapter(name)
+        del self._configs[name]
+        self._active = None
+        self._switch_off()
+
+    def parameters(self, name: str) -> dict[str, nn.Parameter]:
+        """The adapter's trainable tensors by the key PEFT's file format gives them."""
+        found = {}
+        for path, module in self._model.named_modules():
+            if isinstance(module, BaseTunerLayer):
+                for kind in ("lora_A", "lora_B"):
+                    if name in getattr(module, kind):
+                        found[f"base_model.model.{path}.{kind}.weight"] = getattr(module, kind)[name].weight
+        return found
+
+    def fingerprint(self, name: str) -> str:
+        """A short hash that changes when any number of the adapter changes."""
+        digest = hashlib.sha256()
+        for key, parameter in self.parameters(name).items():
+            digest.update(key.encode())
+            digest.update(parameter.detach().cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+    def save(self, name: str, folder: Path) -> None:
+        """Write `adapter_config.json` and `adapter_model.safetensors` into an existing folder."""
+        self._configs[name].save_pretrained(folder)
+        weights = {key: p.detach().cpu().contiguous() for key, p in self.parameters(name).items()}
+        save_file(weights, folder / WEIGHTS_FILE, metadata={"format": "pt"})
+
+    def load(self, name: str, folder: Path) -> None:
+        """Overwrite an adapter's numbers with those of a folder written by `save`."""
+        self._fill(name, _read(folder)[1], where=str(folder))
+
+    @contextlib.contextmanager
+    def active(self, name: str | None) -> Iterator[None]:
+        """Inside, every forward uses this adapter; None is the bare base. Leave it before handing control away."""
+        self._switch(name)
+        try:
+            yield
+        finally:
+            self._switch_off()
+
+    def _switch(self, name: str | None) -> None:
+        if name is None:
+            return self._switch_off()
+        self.require(name)
+        for layer in self._layers:
+            if name != self._active:
+                layer.set_adapter(name)
+            layer._disable_adapters = False
+        self._active = name
+
+    def _switch_off(self) -> None:
+        # Set directly: PEFT's own switch also turns requires_grad off for every adapter of every run.
+        for layer in self._layers:
+            layer._disable_adapters = True
+
+    def _inject(self, name: str, config: peft.LoraConfig, seed: int) -> None:
+        if name in self._configs:
+            raise ValueError(f"There is already an adapter named {name!r}.")
+        if not name or "." in name:  # torch takes a dot for a path between modules
+            raise ValueError(f"An adapter cannot be named {name!r}: use a name without dots.")
+        with torch.random.fork_rng(devices=[]):  # PEFT draws A from the global generator
+            torch.manual_seed(seed)
+            try:
+                peft.inject_adapter_in_model(config, self._model, adapter_name=name)
+            except ValueError as error:
+                raise ModelError(f"The adapter does not fit this model, it has none of the target layers: {error}") from error
+        del self._model.peft_config  # the configs are kept here; PEFT would take the attribute for a mistake next time
+        self._layers = [m for m in self._model.modules() if isinstance(m, BaseTunerLayer)]
+        self._configs[name] = config
+        self._active = None
+        self._model.eval()
+        parameters = self.parameters(name)
+        if not parameters:
+            raise ModelError("The adapter has no trainable parameter, so nothing would be learned.")
+        for parameter in parameters.values():
+            parameter.data = parameter.data.float()
+        self._switch_off()
+
+    def _fill(self, name: str, weights: dict[str, Tensor], where: str) -> None:
+        parameters = self.parameters(name)
+        if set(parameters) != set(weights) or any(parameters[key].shape != weights[key].shape for key in weights):
+            raise ModelError(f"The adapter in {where} does not fit this model: its layers or their sizes differ.")
+        with torch.no_grad():
+            for key, value in weights.items():
+                parameters[key].copy_(value)
+
+
+def _linear_layers(model: nn.Module) -> list[str]:
+    """Names of the linear layers LoRA goes on: all but the output head."""
+    head = model.get_output_embeddings()
+    paths = [path for path, m in model.named_modules() if isinstance(m, nn.Linear) and m is not head]
+    return sorted({path.rsplit(".", 1)[-1] for path in paths})
+
+
+def _read(folder: Path) -> tuple[peft.LoraConfig, dict[str, Tensor]]:
+    for file in (CONFIG_FILE, WEIGHTS_FILE):
+        if not (folder / file).is_file():
+            raise ModelError(f"{folder} is not a LoRA adapter: it has no {file}.")
+    try:
+        settings = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+        weights = load_file(folder / WEIGHTS_FILE)
+    except (ValueError, SafetensorError) as error:
+        raise ModelError(f"The adapter in {folder} cannot be read: {error}") from error
+    if settings.get("peft_type") != "LORA" or settings.get("use_dora") or settings.get("modules_to_save"):
+        raise ModelError(f"The adapter in {folder} is not a plain LoRA on linear layers, which is what can be trained here.")
+    config = peft.LoraConfig.from_pretrained(str(folder))
+    config.lora_dropout, config.inference_mode, config.init_lora_weights = 0.0, False, True
+    return config, weights

@@ -1,0 +1,1 @@
+"""Parts of the store: rows, groups, evaluations, migrations, the run folder, and the loop that records a trainer."""

@@ -1,0 +1,180 @@
+"""Recording a trainer from Python, and reading runs back: the store without the page.
+
+    record(trainer, "my-run")                       # trains to the end, every step into ./runs
+    for step in recording(trainer, "my-run"): ...   # the same, step by step
+    open_run("my-run").metrics                      # a DataFrame with TRL's metric names
+
+Leaves out: the engine (runs started from the page), figures (`lab.charts`).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import traceback
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lab.records import ColdStartStep, EvaluationRecord, ScoringFailed, StepRecord
+from lab.storage.run_folder import RunFolder, driver_info
+from lab.store import Run, Store, open_store
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+    from lab.trainer import Trainer
+
+SECONDS_BETWEEN_DRAWINGS = 0.5
+
+
+def default_runs_dir() -> Path:
+    """$GRPO_LAB_RUNS, or the folder `runs` in the current one: what `grpo-lab` opens from here."""
+    return Path(os.environ.get("GRPO_LAB_RUNS") or "runs")
+
+
+def record(trainer: Trainer, name: str, runs_dir: str | os.PathLike | None = None) -> OpenRun:
+    """Trains to the end and writes every step to the store of `runs_dir` (default: `default_runs_dir()`)."""
+    for _ in recording(trainer, name, runs_dir):
+        pass
+    return open_run(name, runs_dir)
+
+
+def recording(trainer: Trainer, name: str, runs_dir: str | os.PathLike | None = None) -> Iterator[StepRecord]:
+    """Yields the trainer's steps, each already in the store.
+
+    Checkpoints are written as the config says, and one when the loop ends: at the last step (the run is "finished"), or
+    when the caller leaves the loop or interrupts it ("stopped"; it can be resumed from the page). An exception from the
+    trainer is stored with its traceback ("failed") and goes on to the caller.
+    """
+    store = open_store(runs_dir or default_runs_dir())
+    run = store.create_run(trainer.config.to_dict(), name=name, status="training", info=driver_info())
+    folder, saved = RunFolder(store, run), None
+    try:
+        for step in _steps(trainer, store, run):
+            store.write_step(run, step, seconds=step.metrics.get("step_time"), tokens=trainer.config.store_tokens)
+            if trainer.step % trainer.config.save_steps == 0:
+                folder.checkpoint(trainer)
+                saved = trainer.step
+            yield step
+        status = "finished"
+    except (GeneratorExit, KeyboardInterrupt):
+        status = "stopped"
+        raise
+    except Exception as error:
+        status = "failed"
+        store.set_status(run, status, error=str(error) or type(error).__name__, traceback=traceback.format_exc())
+        raise
+    finally:
+        if status != "failed":
+            if saved != trainer.step:
+                folder.checkpoint(trainer)
+            store.set_status(run, status, error=trainer.stopped)
+        store.close()
+
+
+def _steps(trainer: Trainer, store: Store, run: str) -> Iterator[StepRecord]:
+    """As iterating over the trainer; evaluations and the cold start go to the store."""
+    for event in trainer.events():
+        match event:
+            case StepRecord():
+                yield event
+            case EvaluationRecord():
+                store.write_evaluation(run, event)
+            case ColdStartStep():
+                store.add_event(run, 0, "cold_start", {"step": event.step, "of": event.of, "loss": event.loss})
+            case ScoringFailed():
+                raise event.error
+
+
+def open_run(name: str, runs_dir: str | os.PathLike | None = None) -> OpenRun:
+    """The newest run of this name (or the run with this id). KeyError lists the names there are."""
+    store = open_store(runs_dir or default_runs_dir())
+    found = store.runs(name=name) or store.runs(run=name)
+    if not found:
+        known = ", ".join(dict.fromkeys(run.name for run in store.runs())) or "none yet"
+        raise KeyError(f"There is no run {name!r} in {store.path.parent}. Runs there: {known}.")
+    return OpenRun(store, found[0])
+
+
+class OpenRun:
+    """A stored run. Frames are read once; open the run again to see later steps."""
+
+    def __init__(self, store: Store, run: Run):
+        self.store, self.run = store, run
+        self.id, self.name, self.status, self.config = run.id, run.name, run.status, run.config
+
+    def __repr__(self) -> str:
+        return f"<run {self.name!r} ({self.id}): {self.status}, step {self.run.step}>"
+
+    @property
+    def folder(self) -> Path:
+        return RunFolder(self.store, self.id).path
+
+    @cached_property
+    def metrics(self) -> pd.DataFrame:
+        """One row per step, TRL's metric names as columns."""
+        from lab.frames import metrics_frame
+
+        return metrics_frame(self.store.steps_after(self.id, limit=None))
+
+    @cached_property
+    def completions(self) -> pd.DataFrame:
+        """One row per completion, TRL's columns: step, prompt, completion, one per reward function, advantage."""
+        from lab.frames import completions_frame
+
+        return completions_frame(list(self.steps()))
+
+    @cached_property
+    def evaluations(self) -> pd.DataFrame:
+        """One row per evaluation: step, adapter (base or tuned), eval_accuracy, eval_pass@k and the other metrics."""
+        import pandas as pd
+
+        return pd.DataFrame([{"step": e.step, "adapter": e.adapter, **e.metrics} for e in self.store.evaluations(self.id)])
+
+    def steps(self, *, arrays: bool = False) -> Iterator[StepRecord]:
+        """Every step of the newest line, as the trainer gave it; `arrays` adds the token arrays."""
+        for row in self.store.steps_after(self.id, limit=None).rows:
+            yield self.step(int(row[0]), arrays=arrays)
+
+    def step(self, step: int, *, arrays: bool = True) -> StepRecord:
+        found = self.store.step(self.id, step, arrays=arrays)
+        if found is None:
+            raise KeyError(f"Run {self.name!r} has no step {step}; its newest is {self.run.step}.")
+        return found
+
+
+def watch(steps: Iterable[StepRecord], metrics: tuple[str, ...] = ("reward", "kl")) -> list[StepRecord]:
+    """Goes through `steps` (a trainer, or `recording(...)`) and keeps one live figure in the notebook's cell.
+
+    Returns the records. `metrics` are those the lab draws; ValueError names them if one is not. Needs IPython.
+    """
+    from IPython.display import display
+
+    from lab.charts import CURVES
+
+    known = [curve.metric for curve in CURVES]
+    if not set(metrics) <= set(known):
+        raise ValueError(f"Metrics that can be watched: {', '.join(known)}.")
+    seen, handle, drawn = [], None, 0.0
+    for step in steps:
+        seen.append(step)
+        if handle is None:
+            handle = display(_figure(seen, metrics), display_id=True)
+        elif time.monotonic() - drawn > SECONDS_BETWEEN_DRAWINGS:
+            handle.update(_figure(seen, metrics))
+            drawn = time.monotonic()
+    if handle is not None:
+        handle.update(_figure(seen, metrics))
+    return seen
+
+
+def _figure(steps: list[StepRecord], metrics: tuple[str, ...]) -> go.Figure:
+    import pandas as pd
+
+    from lab.charts import part_columns, training_figure
+
+    shown = [*metrics, *(part_columns(steps[0].metrics) if "reward" in metrics else [])]
+    return training_figure(pd.DataFrame([{"step": s.step, **{name: s.metrics.get(name) for name in shown}} for s in steps]))

@@ -1,0 +1,1 @@
+"""One training step in parts, and what happens around it: references, evaluation, checkpoints, the critic."""
