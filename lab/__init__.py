@@ -10,10 +10,10 @@ _HOMES = {
     "RunConfig": "config", "ConfigError": "config",
     "Trainer": "trainer", "TrainingError": "trainer",
     "Policy": "policy", "ModelError": "policy",
-    "sample_group": "sampling",
+    "sample_group": "training.sampling",
     "RewardError": "rewards",
     "Completion": "records", "Group": "records", "StepRecord": "records",
-    "open_run": "recorder", "record": "recorder", "recording": "recorder", "watch": "recorder",
+    "open_run": "storage.recorder", "record": "storage.recorder", "recording": "storage.recorder", "watch": "storage.recorder",
 }
 __all__ = sorted(_HOMES)
 

@@ -15,46 +15,27 @@ import os
 import re
 import secrets
 import sqlite3
-import threading
 import time
-import weakref
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from lab.records import EvaluationRecord, Group, StepRecord
+from lab.storage.database import Database
 from lab.storage.evaluations import Evaluation, insert_evaluation, select_evaluations
 from lab.storage.groups import insert_arrays, insert_groups, select_groups
-from lab.storage.migrations import migrate
 from lab.storage.rows import Command, Live, Process, Rollout, Run, RunEvent, Steps, record_of, to_json
 
 FILE_NAME = "lab.sqlite3"
 LOCAL_OWNER = "local"  # whoever runs the lab from Python or the command line
-BUSY_SECONDS = 30
 ALIVE_STATUSES = ("queued", "loading", "training", "paused")  # the engine has the run, or will take it
 REUSED_ARRAYS = ("sampling_logps", "old_logps", "ref_logps")  # do not change when a rollout is used again
 
 
-class Store:
+class Store(Database):
     """Records in, records out. May be used from any thread; each thread has its own connection."""
 
-    def __init__(self, path: str | os.PathLike, *, read_only: bool = False):
-        """Opens or creates the file. `read_only` is for files that never change, such as the recorded demo run."""
-        self.path, self.read_only = Path(path), read_only
-        self._thread, self._handles, self._last_live = threading.local(), weakref.WeakSet(), 0.0
-        if read_only:
-            if not self.path.is_file():
-                raise FileNotFoundError(f"There is no run store at {self.path}.")
-        else:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            migrate(self._connection)
-
-    def close(self) -> None:
-        """Closes every thread's connection. The store opens them again when it is used again."""
-        for handle in list(self._handles):
-            handle.close()
-        self._thread = threading.local()
+    _last_live = 0.0  # the newest cursor that `write_live` gave out
 
     # -- runs
 
@@ -334,32 +315,6 @@ class Store:
                        "(SELECT json_extract(result, '$.rollout') FROM commands WHERE status='queued' AND kind='sample')", (reason,))
             db.execute("UPDATE commands SET status='failed', error=?, finished=? WHERE status='taken'", (reason, time.time()))
 
-    # -- the file
-
-    def copy_to(self, target: Path) -> None:
-        """A compact copy in a file of its own, with nothing beside it; `target` must not exist."""
-        self._connection.execute("VACUUM INTO ?", (str(target),))
-
-    # -- connections and transactions
-
-    @property
-    def _connection(self) -> sqlite3.Connection:
-        handle = getattr(self._thread, "handle", None)
-        if handle is None:
-            handle = self._thread.handle = _Handle(self.path, self.read_only)
-            self._handles.add(handle)
-        return handle.connection
-
-    @contextmanager
-    def _write(self) -> Iterator[sqlite3.Connection]:
-        """A transaction that sees everything committed before it and becomes visible as a whole, or not at all."""
-        yield from _transaction(self._connection, "BEGIN IMMEDIATE")
-
-    @contextmanager
-    def _read(self) -> Iterator[sqlite3.Connection]:
-        """One consistent picture of the file, whatever is written meanwhile."""
-        yield from _transaction(self._connection, "BEGIN")
-
     @staticmethod
     def _owner_and_attempt(db: sqlite3.Connection, run: str) -> tuple[str, int]:
         row = db.execute("SELECT owner, attempt FROM runs WHERE id=?", (run,)).fetchone()
@@ -379,34 +334,6 @@ class Store:
 def open_store(runs_dir: str | os.PathLike) -> Store:
     """The store of a runs folder."""
     return Store(Path(runs_dir) / FILE_NAME)
-
-
-class _Handle:
-    """One thread's connection: closed with the store, or when its thread is gone."""
-
-    def __init__(self, path: Path, read_only: bool):
-        target = f"{path.resolve().as_uri()}?mode=ro&immutable=1" if read_only else path
-        self.connection = sqlite3.connect(target, uri=read_only, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-        self.connection.row_factory = sqlite3.Row
-        if not read_only:
-            self.connection.execute("PRAGMA journal_mode = WAL")
-            self.connection.execute("PRAGMA synchronous = NORMAL")  # a power cut may cost the last step, never the file
-
-    def close(self) -> None:
-        self.connection.close()
-
-    __del__ = close
-
-
-def _transaction(db: sqlite3.Connection, begin: str) -> Iterator[sqlite3.Connection]:
-    db.execute(begin)
-    try:
-        yield db
-        db.execute("COMMIT")
-    except BaseException:
-        if db.in_transaction:  # on a full disk SQLite has taken it back by itself
-            db.execute("ROLLBACK")
-        raise
 
 
 def _newest_line(run: str) -> tuple[str, tuple]:
