@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -85,7 +86,8 @@ class RunConfig:
                       group="sampling", trl=0, low=0)
     min_p: float = knob(0.0, "Min-p", "Drop tokens below this share of the likeliest token's probability; 0 is off. "
                         "Biases the ratio like top-p.", group="sampling", low=0.0, high=1.0)
-    seed: int = knob(42, "Seed", "Decides prompts, sampling and the adapter's start.", group="sampling", trl=42, low=0, simple=True)
+    seed: int = knob(42, "Seed", "Decides prompts, sampling and the adapter's start.", group="sampling", trl=42, low=0, high=2**32 - 1,
+                     simple=True)
 
     # -- the update
     max_steps: int = knob(100, "Steps", "Optimiser steps of the whole run.", group="update", low=1, simple=True)
@@ -100,8 +102,8 @@ class RunConfig:
                        "and drawn even at 0.", group="update", trl=0.0, low=0.0, simple=True, live=True)
     kl_estimator: str = knob("k3", "KL estimator", "k3 is the paper's; k3_corrected multiplies it by the ratio as TRL does, "
                              "which changes its gradient.", group="update", trl="k3_corrected", choices=KL_ESTIMATORS)
-    epsilon: float = knob(0.2, "Clip ε", "The ratio of new to old probability counts only between 1 − ε and 1 + ε_high.",
-                          group="update", trl=0.2, low=0.0, live=True)
+    epsilon: float = knob(0.2, "Clip ε", "The ratio of new to old probability counts only between 1 − ε and 1 + ε_high. At 1 the lower "
+                          "side never acts.", group="update", trl=0.2, low=0.0, high=1.0, live=True)
     epsilon_high: float | None = knob(None, "Clip ε_high", "Upper clip; None: the same as ε. DAPO uses 0.28. For the loss cispo it is "
                                       "the largest ratio that counts, such as 5.", group="update", low=0.0, live=True)
     delta: float | None = knob(None, "Two-sided clip δ", "Also bounds the ratio of completions with negative advantage "
@@ -235,22 +237,21 @@ class RunConfig:
         if self.reward_weights is not None:
             object.__setattr__(self, "reward_weights", tuple(float(w) for w in _as_tuple(self.reward_weights)))
             if not all(map(math.isfinite, self.reward_weights)):
-                raise ConfigError(f"reward_weights is {self.reward_weights}: finite numbers are needed.")
+                raise ConfigError(f"{named('reward_weights')} is {self.reward_weights}: finite numbers are needed.")
         for f in fields(self):
             _check_range(f, getattr(self, f.name))
         if not self.rewards:
-            raise ConfigError("rewards is empty: name at least one reward function, for example accuracy.")
+            raise ConfigError(f"{named('rewards')} is empty: name at least one reward function, for example accuracy.")
         if self.reward_weights is not None and len(self.reward_weights) != len(self.rewards):
-            raise ConfigError(f"reward_weights has {_count(len(self.reward_weights), 'number')} for "
+            raise ConfigError(f"{named('reward_weights')} has {_count(len(self.reward_weights), 'number')} for "
                               f"{_count(len(self.rewards), 'reward function')}: give one weight per function, in the order of rewards.")
         if not self.eval_rewards:
-            raise ConfigError("eval_rewards is empty: name at least one reward function, for example accuracy.")
+            raise ConfigError(f"{named('eval_rewards')} is empty: name at least one reward function, for example accuracy.")
         if self.cold_start_steps and self.cold_start is None:
-            raise ConfigError(f"cold_start_steps is {self.cold_start_steps} but cold_start names no examples: give examples, or 0 steps.")
-        if self.top_k < 0:
-            raise ConfigError(f"top_k is {self.top_k}: use 0 for off, or a positive number of tokens.")
+            raise ConfigError(f"{named('cold_start_steps')} is {self.cold_start_steps} but {named('cold_start')} names no examples: give "
+                              f"examples, or 0 steps.")
         if sentence := contradiction(self):
-            raise ConfigError(sentence)
+            raise ConfigError(_with_labels(sentence))
 
     @property
     def completions_per_step(self) -> int:
@@ -286,9 +287,42 @@ class RunConfig:
 LIVE_SETTINGS = tuple(f.name for f in fields(RunConfig) if f.metadata["live"]) + ("rewards",)  # may change while a run goes
 
 
+def named(name: str) -> str:
+    """A setting as sentences name it: what the page calls it, then its name in code and on the command line."""
+    return f"{_LABELS[name]} ({name})"
+
+
+def as_text(value: Any) -> str:
+    """A setting's value as one would type it: 2e-05 as 2e-5, weights with commas, none as an empty box."""
+    if value is None:
+        return ""
+    if isinstance(value, (list, tuple)):
+        return ", ".join(as_text(item) for item in value)
+    if isinstance(value, float):
+        small = 0 < abs(value) < 0.005
+        mantissa, _, exponent = (f"{value:.6e}" if small else f"{value:g}").partition("e")
+        mantissa = mantissa.rstrip("0").rstrip(".") if small else mantissa
+        mantissa = mantissa if "." in mantissa or exponent else f"{mantissa}.0"
+        return f"{mantissa}e{int(exponent)}" if exponent else mantissa
+    return str(value)
+
+
 def reward_name(reward: Callable | str) -> str:
     """The name a reward function is shown and stored under (TRL: the function's own name)."""
     return reward if isinstance(reward, str) else getattr(reward, "__name__", type(reward).__name__)
+
+
+_LABELS = {f.name: f.metadata["label"] for f in fields(RunConfig)}
+
+
+def _with_labels(sentence: str) -> str:
+    """A sentence that names settings as code does, with the page's label before each, the first time it comes up.
+
+    Names that are plain words, such as `delta`, are meant as settings only where the sentence begins with one.
+    """
+    for name in (each for each in _LABELS if "_" in each or sentence.startswith(f"{each} ")):
+        sentence = re.sub(rf"\b{name}\b(?!\))", lambda found: named(found[0]), sentence, count=1)
+    return sentence
 
 
 def _count(number: int, noun: str) -> str:
@@ -302,12 +336,12 @@ def _as_tuple(value: Any) -> tuple:
 def _check_range(f: dataclasses.Field, value: Any) -> None:
     low, high, choices = f.metadata["low"], f.metadata["high"], f.metadata["choices"]
     if choices and value not in choices:
-        raise ConfigError(f"{f.name} is {value!r}: choose one of {', '.join(choices)}.")
+        raise ConfigError(f"{named(f.name)} is {value!r}: choose one of {', '.join(choices)}.")
     if value is None or (low is None and high is None):
         return
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ConfigError(f"{f.name} is {value!r}: a finite number is needed.")
+        raise ConfigError(f"{named(f.name)} is {value!r}: a finite number is needed.")
     if low is not None and value < low:
-        raise ConfigError(f"{f.name} is {value}: the smallest value is {low}.")
+        raise ConfigError(f"{named(f.name)} is {value}: the smallest value is {low}.")
     if high is not None and value > high:
-        raise ConfigError(f"{f.name} is {value}: the largest value is {high}.")
+        raise ConfigError(f"{named(f.name)} is {value}: the largest value is {high}.")

@@ -103,10 +103,10 @@ def _papers() -> list[Preset]:
               "The paper's stages are long; here one has 50 steps.", "DeepSeekMath, arXiv 2402.03300, algorithm 1",
               beta=0.04, num_generations=64, reference="snapshot", ref_model_sync_steps=50),
         paper("r1", "DeepSeek-R1", "Hardly any KL and a clip so wide that it seldom acts. The paper gives answers 32,768 tokens.",
-              "DeepSeek-R1, arXiv 2501.12948", beta=0.001, epsilon=10.0, num_generations=16),
+              "DeepSeek-R1, arXiv 2501.12948", beta=0.001, epsilon=1.0, epsilon_high=10.0, num_generations=16),
         paper("r1-cold-start", "DeepSeek-R1, cold start", "A few supervised steps on worked examples first, here those of the arithmetic "
               "tasks. Give your own examples for another task.", "DeepSeek-R1, arXiv 2501.12948, section 2.3",
-              beta=0.001, epsilon=10.0, num_generations=16, cold_start="worked", cold_start_steps=5),
+              beta=0.001, epsilon=1.0, epsilon_high=10.0, num_generations=16, cold_start="worked", cold_start_steps=5),
         paper("ppo", "PPO", "A critic on an adapter of its own instead of the group's mean, KL in the reward, several updates per batch. "
               "Shows what GRPO saves.", "PPO, arXiv 1707.06347, as in InstructGPT, arXiv 2203.02155",
               algorithm="ppo", loss_type="bnpo", beta=0.05, gamma=1.0, lam=0.95, cliprange_value=0.2, num_iterations=4),

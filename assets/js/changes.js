@@ -57,14 +57,14 @@ function empty() {
 }
 
 function makeParts() {
-  const rows = el("div.now-rows"), refused = el("p.refused", { role: "alert", hidden: true });
+  const rows = el("div.now-groups"), refused = el("p.refused", { role: "alert", hidden: true });
   const send = el("button.small", { type: "submit", hidden: true }, "Change from the next step");
   const form = el("form.now-settings", { "aria-label": "Settings you can change now", hidden: true, novalidate: true, autocomplete: "off",
     onsubmit: (event) => (event.preventDefault(), change()), oninput: () => drawSend(), onkeydown: (event) => {
       if (event.key === "Escape") undo(event.target);
     } },
   el("b", {}, "Settings you can change now"), rows, refused, send,
-  el("p.note", {}, "Each change marks the curves and saves a checkpoint first. Group size, prompts and model wait for the next run."));
+  el("p.note", {}, "Each change marks the curves and saves a checkpoint first. Group size, prompts and model wait for the next run, or for a branch."));
   const entries = el("dl.entries"), list = el("section.made-changes", { "aria-label": "Changes", hidden: true },
     el("b", {}, "Changes"), entries);
   return { form, rows, refused, send, list, entries };
@@ -73,7 +73,7 @@ function makeParts() {
 function draw() {
   if (!parts) return;
   set(parts.form, { hidden: !runs.isAlive() || !known.settings.length });
-  keyed(parts.rows, known.settings, (setting) => setting.key, makeRow, drawRow);
+  keyed(parts.rows, groups(), (group) => group.name, makeSettings, drawSettings);
   drawSend();
   set(parts.list, { hidden: !known.changes.length });
   const newestFirst = known.changes.map((change, i) => ({ ...change, id: `${change.step} ${change.key} ${i}` })).reverse();
@@ -83,9 +83,26 @@ function draw() {
   });
 }
 
+/** The settings in their groups, in the order they came. */
+function groups() {
+  const names = [...new Set(known.settings.map((setting) => setting.group))];
+  return names.map((name) => ({ name, settings: known.settings.filter((setting) => setting.group === name) }));
+}
+
+/** What is changed most lies open; the other groups open on request. */
+function makeSettings({ name }) {
+  const rows = el("div.now-rows");
+  return name ? el("details", {}, el("summary", {}, name), rows) : el("div", {}, rows);
+}
+
+function drawSettings(box, { settings }) {
+  keyed(box.querySelector(".now-rows"), settings, (setting) => setting.key, makeRow, drawRow);
+}
+
 function makeRow(setting) {
-  return el("label", { title: setting.help }, el("span.what"), el("small"),
-    el("input", { type: "text", inputmode: "decimal", "data-setting": setting.key }));
+  return el(`label${setting.name === "rewards" ? ".wide" : ""}`, { title: setting.help }, el("span.what"), el("small"),
+    el("input", { type: "text", inputmode: setting.name === "rewards" ? null : "decimal", placeholder: "none",
+      "data-setting": setting.key }));
 }
 
 function drawRow(row, setting) {

@@ -96,6 +96,14 @@ def parse_call(text: str) -> tuple[str, dict[str, Any]]:
         raise problem from error
 
 
+def short_name(reward: str) -> str:
+    """`accuracy(source='boxed')` scores as `accuracy`; a file, or a function of the person's own, is known by what was written."""
+    try:
+        return parse_call(reward)[0]
+    except RewardNotFound:
+        return reward
+
+
 def _named(keyword: ast.keyword) -> bool:
     if keyword.arg is None:
         raise ValueError("** is not a named parameter")

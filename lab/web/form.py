@@ -11,7 +11,7 @@ from typing import Any
 
 import gradio as gr
 
-from lab.config import REWARD_FIELDS, ConfigError, RunConfig
+from lab.config import REWARD_FIELDS, ConfigError, RunConfig, as_text, named
 
 FIELDS = {field.name: field for field in dataclasses.fields(RunConfig)}
 _AS_THEY_ARE = ("num_generations",)  # a slider's number
@@ -45,21 +45,6 @@ def form_value(name: str, value: Any) -> Any:
     if name == "load_in_4bit":
         return "" if value is None else str(value).lower()
     return value if isinstance(value, bool) or name in _AS_THEY_ARE else as_text(value)
-
-
-def as_text(value: Any) -> str:
-    """A setting as one would type it: 2e-05 as 2e-5, weights with commas, none as an empty box."""
-    if value is None:
-        return ""
-    if isinstance(value, (list, tuple)):
-        return ", ".join(as_text(item) for item in value)
-    if isinstance(value, float):
-        small = 0 < abs(value) < 0.005
-        mantissa, _, exponent = (f"{value:.6e}" if small else f"{value:g}").partition("e")
-        mantissa = mantissa.rstrip("0").rstrip(".") if small else mantissa
-        mantissa = mantissa if "." in mantissa or exponent else f"{mantissa}.0"
-        return f"{mantissa}e{int(exponent)}" if exponent else mantissa
-    return str(value)
 
 
 def help_text(name: str) -> str:
@@ -107,7 +92,7 @@ def _number(name: str, text: Any, kind: type) -> int | float:
             return int(number)
     except (ValueError, OverflowError):
         pass
-    raise ConfigError(f"{FIELDS[name].metadata['label']} ({name}) is {str(text).strip()!r}: "
+    raise ConfigError(f"{named(name)} is {str(text).strip()!r}: "
                       f"{'a whole number' if kind is int else 'a number'} is needed.")
 
 

@@ -10,8 +10,7 @@ from typing import Any
 from lab import charts
 from lab.config import RunConfig
 from lab.records import Completion, Group
-from lab.rewards import RewardNotFound
-from lab.rewards.resolve import parse_call
+from lab.rewards.resolve import short_name
 from lab.store import Command, Live, Rollout, Run, RunEvent, Steps
 
 MAX_POINTS = 1000  # per curve; more cannot be told apart on a screen
@@ -40,7 +39,7 @@ def functions(config: dict[str, Any], groups: list[Group] = ()) -> list[dict[str
     written = config.get("rewards") or list(RunConfig().rewards)
     scored = next((list(c.rewards) for group in groups for c in group.completions if len(c.rewards) == len(written)), None)
     weights = config.get("reward_weights") or [1.0] * len(written)
-    return [{"name": name, "weight": weight} for name, weight in zip(scored or map(_short_name, written), weights, strict=False)]
+    return [{"name": name, "weight": weight} for name, weight in zip(scored or map(short_name, written), weights, strict=False)]
 
 
 def group_view(group: Group) -> dict[str, Any]:
@@ -107,14 +106,6 @@ def steps_view(run: Run, steps: Steps, after: int, wanted: list[str] | None) -> 
 
 def task_name(task: Any) -> str:
     return task if isinstance(task, str) else f"{len(task)} rows" if isinstance(task, list) else str(task)
-
-
-def _short_name(reward: str) -> str:
-    """`accuracy(source='boxed')` scores as `accuracy`."""
-    try:
-        return parse_call(reward)[0]
-    except RewardNotFound:  # a file, or a function of the person's own: known by what was written
-        return reward
 
 
 def _thin(places: list[int]) -> list[int]:

@@ -95,7 +95,7 @@ def test_a_refused_change_says_why_and_keeps_what_was_typed(page, lab, owner, co
     temperature = form.get_by_role("textbox", name="Temperature")
     temperature.fill("0")
     temperature.press("Enter")
-    expect(form.get_by_role("alert")).to_have_text("temperature is 0.0: the smallest value is 0.05.")
+    expect(form.get_by_role("alert")).to_have_text("Temperature (temperature) is 0.0: the smallest value is 0.05.")
     expect(temperature).to_have_value("0")
     temperature.press("Escape")
     expect(temperature).to_have_value("1.0")

@@ -105,7 +105,7 @@ def test_what_cannot_be_sampled_is_refused_with_a_sentence(page, lab, context):
     page.locator("#lab-temperature").get_by_role("textbox", name="Temperature", exact=True).fill("0")
     page.get_by_role("button", name="Sample", exact=True).click()
     notice = page.locator("#lab-notice-lab [data-notice=problem]")
-    expect(notice).to_contain_text("temperature is 0.0: the smallest value is 0.05")
+    expect(notice).to_contain_text("Temperature (temperature) is 0.0: the smallest value is 0.05")
     notice.get_by_role("button", name="Close").click()
     expect(notice).to_have_count(0)
 
