@@ -133,7 +133,7 @@ class Engine:
     def _order(self, kind: str):
         orders = {"sample": self._sample, "evaluate": self._evaluate, "cancel": self._cancel, "train": self._train, "branch": self._branch,
                   "resume_run": self._resume_run, "pause": self._pause, "resume": self._resume, "step": self._step, "stop": self._stop,
-                  "change": self._change}
+                  "change": self._change, "scores": self._scores}
         if kind not in orders:
             raise CommandError(f"There is no command {kind!r}. Commands: {', '.join(orders)}.")
         return orders[kind]
@@ -220,6 +220,11 @@ class Engine:
 
     def _change(self, command: Command) -> dict[str, Any]:
         return {"from_step": self._going_run(command).change(command.args)}
+
+    def _scores(self, command: Command) -> dict[str, Any]:
+        work = self._going_run(command)
+        work.give_scores(command.args)
+        return {"step": work.trainer.step}
 
     def _known_run(self, command: Command) -> Run:
         run = command.run and self.store.run(command.run)

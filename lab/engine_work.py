@@ -24,6 +24,7 @@ from lab.records import (
     StepRecord,
     TokensSampled,
 )
+from lab.rewards.by_hand import digest
 from lab.storage.run_folder import RunFolder, driver_info
 from lab.store import Command, Run, Store
 from lab.trainer import Trainer
@@ -52,33 +53,34 @@ def start_run(engine: Engine, run: Run, *, resume: bool) -> RunWork:
     if resume:
         _begin_attempt(store, folder, run, trainer.step)
     store.set_info(run.id, {**run.info, **driver_info(), **engine.models.info()})
-    changes = [(e.step, e.data) for e in store.events(run.id) if e.kind == "change" and e.attempt == store.run(run.id).attempt]
-    return RunWork(engine, run.id, trainer, folder, changes)
+    return RunWork(engine, run.id, trainer, folder)
 
 
 def _begin_attempt(store: Store, folder: RunFolder, run: Run, from_step: int) -> None:
-    """Changes made after the checkpoint are made again at their steps, so that the steps done again are the same ones."""
-    again = [e for e in store.events(run.id) if e.kind == "change" and e.attempt == run.attempt and e.step > from_step]
+    """Changes made and scores given after the checkpoint come again at their steps, so that the steps done again are the same."""
+    again = [e for e in store.events(run.id) if e.kind in ("change", "scores") and e.attempt == run.attempt and e.step > from_step]
     attempt = store.begin_attempt(run.id, from_step)
     folder.drop_files_after(from_step)
     store.add_event(run.id, from_step, "resumed", {"attempt": attempt, "reached_before": run.step})
     for event in again:
-        store.add_event(run.id, event.step, "change", event.data)
+        store.add_event(run.id, event.step, event.kind, event.data)
 
 
 class RunWork:
     """A run in the engine. `playing` says that it wants turns; `ended`, that it is out of the engine."""
 
-    def __init__(self, engine: Engine, run: str, trainer: Trainer, folder: RunFolder, changes: list[tuple[int, dict[str, Any]]]):
+    def __init__(self, engine: Engine, run: str, trainer: Trainer, folder: RunFolder):
         self.run, self.trainer = run, trainer
         self.playing, self.ended = False, False
         self._engine, self._store, self._folder = engine, engine.store, folder
         self._owner, self._attempt = self._store.run(run).owner, self._store.run(run).attempt
-        self._again = sorted(changes, key=lambda change: change[0])  # (first step, settings) still to be made again
+        events = [e for e in self._store.events(run) if e.attempt == self._attempt]
+        self._again = sorted(((e.step, e.data) for e in events if e.kind == "change"), key=lambda change: change[0])  # still to be made
+        self._given = {e.data["id"]: e.data["scores"] for e in events if e.kind == "scores"}  # by hand, for the completions they tell
         self._steps_left: int | None = None
         self._live: LiveTexts | None = None
         self._saved_at: int | None = None
-        self._scoring_failed = False
+        self._unscored = False  # completions wait for their scores
         self._repeat_changes()
 
     def play(self, steps: int | None = None) -> None:
@@ -98,10 +100,21 @@ class RunWork:
         settings = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
         self.save()
         first = self.trainer.change(**settings)
-        if self._scoring_failed:  # then they apply at once, to the completions that wait for their scores
+        if self._unscored:  # then they apply at once, to the completions that wait
             first = self.trainer.step + 1
         self._store.add_event(self.run, first, "change", settings, attempt=self._attempt)
         return first
+
+    def give_scores(self, args: dict[str, Any]) -> None:
+        """`scores` that a person gave to the completions told by `id`; stored, so that a resume gives them again. The run goes on.
+
+        Raises ScoreError, or CommandError where these completions no longer wait.
+        """
+        if not self.trainer.waiting or args.get("id") != digest(self.trainer.waiting):
+            raise CommandError("These completions no longer wait for scores. Look at the run again.")
+        scores = self.trainer.give_scores(args.get("scores"))
+        self._store.add_event(self.run, self.trainer.step + 1, "scores", {"id": args["id"], "scores": scores}, attempt=self._attempt)
+        self.play(self._steps_left)
 
     def advance(self) -> None:
         """Takes one event from the trainer. A failure is stored and ends the run, nothing else."""
@@ -134,7 +147,7 @@ class RunWork:
             case StepRecord():
                 self._keep(event)
             case ScoringFailed():
-                self._scoring_failed = True
+                self._unscored = True
                 self._store.add_event(self.run, event.step, "scoring_failed", {"error": str(event.error)}, attempt=self._attempt)
                 self.pause(str(event.error))
             case EvaluationRecord():
@@ -145,7 +158,23 @@ class RunWork:
                 self._store.add_event(self.run, 0, "cold_start", {"step": event.step, "of": event.of, "loss": event.loss},
                                       attempt=self._attempt)
             case AwaitingScores():
-                self.pause("Waiting for scores given by hand.")
+                self._ask_for_scores(event)
+
+    def _ask_for_scores(self, event: AwaitingScores) -> None:
+        """The run waits; the checkpoint holds the completions, so that they are the same ones after a crash."""
+        told = digest(event.groups)
+        if told in self._given:
+            self.trainer.give_scores(self._given.pop(told))
+            return
+        self._unscored = True
+        self._folder.checkpoint(self.trainer)
+        self._saved_at = self.trainer.step
+        shown = [{"index": g.index, "prompt": g.prompt, "completions": [
+            {"index": c.index, "text": c.text, "tokens": len(c.token_ids), "finished": c.finished} for c in g.completions]}
+            for g in event.groups]
+        self._store.add_event(self.run, event.step, "awaiting_scores", {"id": told, "criteria": event.criteria, "groups": shown},
+                              attempt=self._attempt)
+        self.pause("Waiting for scores given by hand.")
 
     def _begin_live(self, event: TokensSampled) -> LiveTexts:
         rollout = self._store.begin_rollout(owner=self._owner, kind="train", prompts=event.prompts, run=self.run, attempt=self._attempt,
@@ -157,7 +186,7 @@ class RunWork:
         config = self.trainer.config
         self._store.write_step(self.run, step, attempt=self._attempt, rollout=rollout, seconds=step.metrics.get("step_time"),
                                tokens=config.store_tokens)
-        self._live, self._scoring_failed = None, False
+        self._live, self._unscored = None, False
         self._repeat_changes()
         if self.trainer.step % config.save_steps == 0:
             self.save()

@@ -27,6 +27,7 @@ class Completion:
     arrays: dict[str, np.ndarray] = field(default_factory=dict)  # sampling_logps; old_logps, logps, ref_logps, entropy;
     # advantages where step rewards give each token its own
     steps: dict[str, list[tuple[int, float]]] = field(default_factory=dict)  # scoring: step rewards (character where it ends, value)
+    ratings: dict[str, float] | None = None  # by hand: criterion → 0…1; {} where the person gave none, None where nobody was asked
 
 
 @dataclass
@@ -95,10 +96,11 @@ class GroupScored:
 
 @dataclass
 class AwaitingScores:
-    """The run waits for scores that a person gives by hand."""
+    """The run waits for scores that a person gives by hand. The trainer waits: without them the next `next()` asks again."""
 
     step: int
-    groups: list[Group]
+    groups: list[Group]  # those without scores
+    criteria: dict[str, float]  # what is to be judged, each from 0 to 1 → its weight
 
 
 @dataclass

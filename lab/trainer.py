@@ -25,8 +25,9 @@ from lab.config import LIVE_SETTINGS, ConfigError, RunConfig
 from lab.memory import is_out_of_memory, plan_run, smaller_budget
 from lab.planner import Plan
 from lab.policy import Policy
-from lab.records import CheckpointSaved, EvaluationRecord, Event, Group, MemoryRanShort, ScoringFailed, StepRecord
+from lab.records import AwaitingScores, CheckpointSaved, EvaluationRecord, Event, Group, MemoryRanShort, ScoringFailed, StepRecord
 from lab.rewards import resolve
+from lab.rewards.by_hand import ScoresAwaited
 from lab.rollout import Rollout
 from lab.rules import loss_stats
 from lab.rules.entropy import adapt_entropy_coef
@@ -115,13 +116,16 @@ class Trainer(Collecting):
         return self
 
     def __next__(self) -> StepRecord:
-        """Do one optimiser step. A reward function that breaks raises its RewardError; the next call tries again."""
+        """Do one optimiser step. A reward function that breaks raises its RewardError, and one that needs a person
+        ScoresAwaited; the next call tries again."""
         for event in self.events():
             if isinstance(event, ScoringFailed):
                 raise event.error
             if isinstance(event, StepRecord):
                 return event
         raise StopIteration
+            if isinstance(event, AwaitingScores):
+                raise ScoresAwaited(event.step, event.groups, event.criteria)
 
     def events(self) -> Generator[Event, None, None]:
         """Everything that happens, in order. One stream: leaving it and asking again goes on where it was left."""

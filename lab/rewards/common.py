@@ -10,7 +10,7 @@ from lab.rewards.contract import text_of
 RewardFunction = Callable[..., list[float | None]]
 BUILTINS: dict[str, Callable[..., RewardFunction]] = {}
 UNITS = ("tokens", "words", "characters")
-_NOT_ROW_COLUMNS = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
+_NOT_ROW_COLUMNS = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric", "group_ids", "ratings")
 
 
 def builtin(factory: Callable[..., RewardFunction]) -> Callable[..., RewardFunction]:
@@ -40,13 +40,12 @@ def lengths_of(completions: Sequence[Any], completion_ids: Sequence[Any], unit: 
     return [len(text.split()) for text in texts] if unit == "words" else [len(text) for text in texts]
 
 
-def groups_of(prompts: Sequence[Any]) -> Iterator[slice]:
-    """The groups of a batch: runs of equal prompts. (Reward functions aren't told G; see TRL pull request 6680.)"""
-    start = 0
-    for row in range(1, len(prompts) + 1):
-        if row == len(prompts) or prompts[row] != prompts[start]:
-            yield slice(start, row)
-            start = row
+def groups_of(group_ids: Sequence[int]) -> Iterator[list[int]]:
+    """The rows of each group, in the order in which the groups first appear."""
+    rows: dict[int, list[int]] = {}
+    for row, group in enumerate(group_ids):
+        rows.setdefault(group, []).append(row)
+    yield from rows.values()
 
 
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:

@@ -5,6 +5,13 @@ task's rows, `trainer_state`, `log_extra(column, values)` and `log_metric(name, 
 per completion, directly or as a coroutine. (TRL 1.16, `GRPOTrainer._calculate_rewards`.) TRL demands `**kwargs`; here a
 function without it gets what it names.
 
+Two keywords that TRL does not have are passed only to a function that names them, so that one written for TRL never
+meets them: `group_ids`, one number per completion, equal within a group (two groups may have the same prompt, so
+neither position nor text can tell), and `ratings`, what a person gave each completion (`by_hand`).
+
+Where the chat template itself begins the answer, as thinking models' do with `<think>`, that beginning is no part of the
+completion; it is passed as the column `prefill`.
+
 Beyond TRL, a function may judge single steps (process supervision, DeepSeekMath §4.1.3): for a completion it then
 returns a list of `(end, value)`, where a step's text ends before character `end` of the completion. Each token gets the
 steps that end at or after it; the mean of the values is the completion's reward from this function.
@@ -61,6 +68,8 @@ class Batch:
     completion_ids: list[list[int]]
     columns: dict[str, list[Any]] = field(default_factory=dict)  # the rows' other columns
     trainer_state: TrainerState = TrainerState()
+    group_ids: list[int] = field(default_factory=list)  # equal within a group
+    ratings: list[dict[str, float] | None] = field(default_factory=list)  # by hand: criterion → 0…1
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -159,7 +168,7 @@ def _call_in_form(name: str, function: Callable, batch: Batch, form: Callable) -
 
     given = dict(prompts=prompts, completions=form(batch.texts), completion_ids=batch.completion_ids, **batch.columns,
                  trainer_state=batch.trainer_state, log_extra=log_extra, log_metric=log_metric)
-    arguments = _arguments(name, function, given)
+    arguments = _arguments(name, function, given, {"group_ids": batch.group_ids, "ratings": batch.ratings})
     try:
         returned = _awaited(function(**arguments))
     except RewardError:
@@ -228,13 +237,14 @@ def _awaited(returned: Any) -> Any:
         return pool.submit(asyncio.run, wait()).result()
 
 
-def _arguments(name: str, function: Callable, given: dict[str, Any]) -> dict[str, Any]:
-    """What of `given` the function takes: all of it with `**kwargs`, otherwise what it names."""
+def _arguments(name: str, function: Callable, given: dict[str, Any], if_named: dict[str, Any]) -> dict[str, Any]:
+    """What of `given` the function takes: all of it with `**kwargs`, otherwise what it names. Of `if_named` only that."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return given
     named = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    given = given | {key: value for key, value in if_named.items() if key in named}
     missing = [key for key, p in named.items() if p.default is p.empty and key not in given]
     if missing:
         raise RewardError(name, None, f"it needs {', '.join(missing)}, which this task's rows do not have; there is "

@@ -108,11 +108,14 @@ def _batch(groups: Sequence[Group], trainer_state: TrainerState, system_prompt: 
     return Batch(prompts=[_messages(group, system_prompt) for group, _ in pairs],
                  texts=[completion.text for _, completion in pairs],
                  completion_ids=[list(completion.token_ids) for _, completion in pairs],
-                 columns=columns, trainer_state=trainer_state)
+                 columns=columns, trainer_state=trainer_state,
+                 group_ids=[index for index, group in enumerate(groups) for _ in group.completions],
+                 ratings=[completion.ratings for _, completion in pairs])
 
 
 # the row's own prompt is passed as `prompts`; the others are names of the call itself
-_NOT_COLUMNS = {"prompt", "completion", "completion_ids", "prompts", "completions", "trainer_state", "log_extra", "log_metric"}
+_NOT_COLUMNS = {"prompt", "completion", "completion_ids", "prompts", "completions", "trainer_state", "log_extra", "log_metric",
+                "group_ids", "ratings"}
 
 
 def _messages(group: Group, system_prompt: str | None) -> list[dict[str, Any]]:

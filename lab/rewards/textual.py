@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from collections.abc import Sequence
@@ -126,18 +127,30 @@ def rank(of: str = "length_target") -> RewardFunction:
     """Another reward turned into its rank within the group: 1 for the best, 0 for the worst, ties share their mean.
 
     Only the order counts, so one extreme value cannot drown the others. `of` is a built-in reward, with parameters if it
-    has any. Completions for which it says None get None.
+    has any. Completions for which it says None get None. Groups are told by `group_ids`, which the lab passes and TRL's
+    trainer does not.
 
-    >>> rank("brevity")(prompts=["p"] * 3, completions=["one", "one two", "one two three"])
+    >>> rank("brevity")(prompts=["p"] * 3, completions=["one", "one two", "one two three"], group_ids=[0, 0, 0])
     [1.0, 0.5, 0.0]
+
+    Source: Wilcoxon's mid-ranks (Biometrics Bulletin 1, 1945), scaled to 0…1.
     """
     from lab.rewards.resolve import resolve
 
     inner = resolve(of)[0].function
+    if hasattr(inner, "criteria"):
+        raise ValueError("it cannot rank by_hand, which waits for a person: use by_hand beside it.")
+    passes_groups = "group_ids" in inspect.signature(inner).parameters
 
-    def rank(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float | None]:
+    def rank(prompts: Sequence[Any], completions: Sequence[Any], group_ids: Sequence[int], **columns: Any) -> list[float | None]:
+        if passes_groups:
+            columns["group_ids"] = group_ids
         values = inner(prompts=prompts, completions=completions, **columns)
-        return [rank for group in groups_of(prompts) for rank in _ranks(values[group])]
+        ranks: list[float | None] = [None] * len(values)
+        for rows in groups_of(group_ids):
+            for row, rank in zip(rows, _ranks([values[row] for row in rows]), strict=True):
+                ranks[row] = rank
+        return ranks
 
     return rank
 

@@ -15,9 +15,11 @@ import traceback
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from lab.records import ColdStartStep, EvaluationRecord, ScoringFailed, StepRecord
+from lab.records import AwaitingScores, ColdStartStep, EvaluationRecord, ScoringFailed, StepRecord
+from lab.rewards.by_hand import ScoresAwaited
+from lab.storage.plans import corrections, form_of, keep_plan
 from lab.storage.run_folder import RunFolder, driver_info
 from lab.store import Run, Store, open_store
 
@@ -50,17 +52,22 @@ def recording(trainer: Trainer, name: str, runs_dir: str | os.PathLike | None = 
     trainer is stored with its traceback ("failed") and goes on to the caller.
     """
     store = open_store(runs_dir or default_runs_dir())
-    run = store.create_run(trainer.config.to_dict(), name=name, status="training", info=driver_info())
+    run = store.create_run(trainer.config.to_dict(), name=name, status="training", info=driver_info() | trainer.policy.resolved)
     folder, saved = RunFolder(store, run), None
+    report = plan_with(store, trainer)
+    keep_plan(store, run, report)
     try:
         for step in _steps(trainer, store, run):
+            if trainer.planning.report is not report:
+                report = trainer.planning.report
+                keep_plan(store, run, report)
             store.write_step(run, step, seconds=step.metrics.get("step_time"), tokens=trainer.config.store_tokens)
             if trainer.step % trainer.config.save_steps == 0:
                 folder.checkpoint(trainer)
                 saved = trainer.step
             yield step
         status = "finished"
-    except (GeneratorExit, KeyboardInterrupt):
+    except (GeneratorExit, KeyboardInterrupt, ScoresAwaited):  # the last leaves the completions in the checkpoint
         status = "stopped"
         raise
     except Exception as error:
@@ -75,6 +82,13 @@ def recording(trainer: Trainer, name: str, runs_dir: str | os.PathLike | None = 
         store.close()
 
 
+def plan_with(store: Store, trainer: Trainer) -> dict[str, Any] | None:
+    """The trainer's plan, corrected by what earlier runs of the store measured."""
+    if trainer.planning is None:
+        trainer.corrections = corrections(store.runs(), model=trainer.config.model, **form_of(trainer.policy.resolved))
+    return trainer.plan_ahead().report
+
+
 def _steps(trainer: Trainer, store: Store, run: str) -> Iterator[StepRecord]:
     """As iterating over the trainer; evaluations and the cold start go to the store."""
     for event in trainer.events():
@@ -87,6 +101,8 @@ def _steps(trainer: Trainer, store: Store, run: str) -> Iterator[StepRecord]:
                 store.add_event(run, 0, "cold_start", {"step": event.step, "of": event.of, "loss": event.loss})
             case ScoringFailed():
                 raise event.error
+            case AwaitingScores():
+                raise ScoresAwaited(event.step, event.groups, event.criteria)
 
 
 def open_run(name: str, runs_dir: str | os.PathLike | None = None) -> OpenRun:

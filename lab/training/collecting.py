@@ -17,8 +17,9 @@ from torch import Tensor
 
 from lab.config import RunConfig
 from lab.policy import Policy
-from lab.records import Event, Group, GroupScored, ScoringFailed
+from lab.records import AwaitingScores, Event, Group, GroupScored, ScoringFailed
 from lab.rewards import Reward, RewardError
+from lab.rewards.by_hand import Rating, ScoreError, checked_ratings, criteria_of
 from lab.rollout import Rollout, SamplingSettings
 from lab.tasks import Task
 from lab.training.resampling import HardPrompts, put_in_place, sample_again
@@ -58,6 +59,29 @@ class Collecting:
     prompts: int
     num_tokens: int
     hard_prompts: HardPrompts
+
+    @property
+    def waiting(self) -> list[Group]:
+        """The groups that a person must score before the step can go on; empty where nobody is waited for."""
+        batch = self.batch
+        if batch is None or batch.logged is not None or not criteria_of(self.rewards):
+            return []
+        return [group for group in batch.groups if any(c.ratings is None for c in group.completions)]
+
+    def give_scores(self, scores: list[Any]) -> list[list[Rating]]:
+        """A person's scores for the `waiting` groups, from 0 to 1; returns them as they count, for each group.
+
+        A list for each group, or one flat list: of numbers, of dicts with a number for each criterion, or of None for a
+        completion that is left out. Raises ScoreError.
+        """
+        groups = self.waiting
+        if not groups:
+            raise ScoreError("Nothing waits for scores now.")
+        ratings = checked_ratings(scores, groups, criteria_of(self.rewards))
+        for group, given in zip(groups, ratings, strict=True):
+            for completion, rating in zip(group.completions, given, strict=True):
+                completion.ratings = rating
+        return ratings
 
     def _sample(self) -> Generator[Event, None, None]:
         rows = self.task.rows(self.prompts, self.config.prompts_per_step)
@@ -124,6 +148,10 @@ class Collecting:
     def _fill_rewards(self) -> Generator[Event, None, None]:
         batch = self.batch
         while batch.logged is None:
+            if waiting := self.waiting:
+                yield AwaitingScores(self.step + 1, waiting, criteria_of(self.rewards))
+                self._apply_changes()
+                continue
             try:
                 batch.logged = score_groups(batch.groups, self.rewards, self.config, step=self.step)
             except RewardError as error:
