@@ -15,11 +15,10 @@ import traceback
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lab.records import AwaitingScores, ColdStartStep, EvaluationRecord, ScoringFailed, StepRecord
 from lab.rewards.by_hand import ScoresAwaited
-from lab.storage.plans import corrections, form_of, keep_plan
 from lab.storage.run_folder import RunFolder, driver_info
 from lab.store import Run, Store, open_store
 
@@ -52,15 +51,10 @@ def recording(trainer: Trainer, name: str, runs_dir: str | os.PathLike | None = 
     trainer is stored with its traceback ("failed") and goes on to the caller.
     """
     store = open_store(runs_dir or default_runs_dir())
-    run = store.create_run(trainer.config.to_dict(), name=name, status="training", info=driver_info() | trainer.policy.resolved)
+    run = store.create_run(trainer.config.to_dict(), name=name, status="training", info=driver_info())
     folder, saved = RunFolder(store, run), None
-    report = plan_with(store, trainer)
-    keep_plan(store, run, report)
     try:
         for step in _steps(trainer, store, run):
-            if trainer.planning.report is not report:
-                report = trainer.planning.report
-                keep_plan(store, run, report)
             store.write_step(run, step, seconds=step.metrics.get("step_time"), tokens=trainer.config.store_tokens)
             if trainer.step % trainer.config.save_steps == 0:
                 folder.checkpoint(trainer)
@@ -80,13 +74,6 @@ def recording(trainer: Trainer, name: str, runs_dir: str | os.PathLike | None = 
                 folder.checkpoint(trainer)
             store.set_status(run, status, error=trainer.stopped)
         store.close()
-
-
-def plan_with(store: Store, trainer: Trainer) -> dict[str, Any] | None:
-    """The trainer's plan, corrected by what earlier runs of the store measured."""
-    if trainer.planning is None:
-        trainer.corrections = corrections(store.runs(), model=trainer.config.model, **form_of(trainer.policy.resolved))
-    return trainer.plan_ahead().report
 
 
 def _steps(trainer: Trainer, store: Store, run: str) -> Iterator[StepRecord]:
