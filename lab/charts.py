@@ -1,7 +1,8 @@
 """Curves of a run as Plotly figures: the page, the notebooks and the report draw the same ones.
 
 One table says which curves there are, how each is named and how it is smoothed; `curve_layout` is the frame of one curve,
-`curve_traces` its lines, `training_figure` all curves in one figure. Leaves out reading the store and anything about HTML.
+`curve_traces` its lines, `training_figure` all curves in one figure with the live changes marked; `evaluation_parts` is base
+against tuned. Leaves out reading the store and anything about HTML.
 """
 
 from __future__ import annotations
@@ -39,6 +40,14 @@ CURVES = (
     Curve("grad_norm", "gradient norm", "before clipping", 2),
     Curve("loss", "loss", "≈ 0 is normal", 4),
 )
+CRITIC_CURVES = (  # only a run with a critic has them
+    Curve("critic/loss", "critic's loss", "half a squared gap", 4),
+    Curve("critic/explained_variance", "returns the critic foresaw", "1 is all of them", 2, top=1.0),
+    Curve("critic/value_mean", "critic's mean value", "in rewards", 3),
+    Curve("critic/value_std", "spread of its values", "in rewards", 3),
+    Curve("critic/seconds", "critic's time", "s per step", 2),
+    Curve("critic/bytes", "critic's memory", "bytes", 0),
+)
 OTHER_COLUMNS = ("groups/total", "step_time", "learning_rate")
 DASHES = ("dash", "dot", "dashdot", "longdash")
 
@@ -64,7 +73,7 @@ THEMES = {"light": LIGHT, "dark": DARK}
 def curve_columns(columns: Iterable[str]) -> list[str]:
     """The columns, out of all a run has, that the curves need: the metrics above and each reward function's mean."""
     columns = list(columns)
-    wanted = [curve.metric for curve in CURVES] + part_columns(columns) + list(OTHER_COLUMNS)
+    wanted = [curve.metric for curve in (*CURVES, *CRITIC_CURVES)] + part_columns(columns) + list(OTHER_COLUMNS)
     return [name for name in wanted if name in columns]
 
 
@@ -87,7 +96,7 @@ def smooth(values: Sequence[float | None], smoothing: str) -> list[float | None]
 
 def smoothing_of(metric: str) -> str:
     """How a column is smoothed. A reward function's mean is smoothed as the reward is."""
-    return next((curve.smoothing for curve in CURVES if curve.metric == metric), "mean of 4")
+    return next((curve.smoothing for curve in (*CURVES, *CRITIC_CURVES) if curve.metric == metric), "mean of 4")
 
 
 def curve_layout(curve: Curve, theme: Theme = LIGHT, *, last_step: int | None = None) -> dict[str, Any]:
@@ -121,17 +130,19 @@ def curve_traces(curve: Curve, steps: Sequence[int], columns: dict[str, Sequence
     return [*traces, _line(steps, main, dict(color=theme.ink, width=2.2), curve.metric)]
 
 
-def training_figure(metrics: pandas.DataFrame, *, dark: bool = False, last_step: int | None = None) -> go.Figure:
+def training_figure(metrics: pandas.DataFrame, *, dark: bool = False, last_step: int | None = None,
+                    marks: Sequence[tuple[int, str]] = ()) -> go.Figure:
     """All curves of a run in one figure, for notebooks and the report.
 
-    `metrics` has TRL's metric names as columns and the step as index or as a column `step`.
+    `metrics` has TRL's metric names as columns and the step as index or as a column `step`. `marks` are live changes,
+    (step from which they hold, words), as `open_run(…).marks` gives them: a dotted line in every curve, the words on the reward's.
     """
     from plotly.subplots import make_subplots
 
     theme = DARK if dark else LIGHT
     steps = list(metrics["step"] if "step" in metrics else metrics.index)
     columns = {name: _numbers(metrics[name]) for name in curve_columns(metrics.columns)}
-    shown = [curve for curve in CURVES if curve.metric in columns]
+    shown = [curve for curve in (*CURVES, *CRITIC_CURVES) if curve.metric in columns]
     width = min(3, max(1, len(shown)))
     height = -(-len(shown) // width) or 1
     figure = make_subplots(rows=height, cols=width, subplot_titles=[f"{curve.title} ({curve.unit})" for curve in shown],
@@ -143,10 +154,59 @@ def training_figure(metrics: pandas.DataFrame, *, dark: bool = False, last_step:
         frame = curve_layout(curve, theme, last_step=last_step)
         figure.update_xaxes(frame["xaxis"], row=row, col=col)
         figure.update_yaxes(frame["yaxis"] | dict(range=None, rangemode="tozero"), row=row, col=col)
+        _mark(figure, marks, theme, row, col, worded=curve.metric == shown[0].metric)
     figure.update_layout(template=None, height=230 * height, showlegend=False, hovermode="x", font=curve_layout(CURVES[0], theme)["font"],
                          paper_bgcolor=theme.surface, plot_bgcolor=theme.surface, margin=dict(l=44, r=16, t=34, b=28))
     figure.update_annotations(font=dict(size=12, color=theme.ink_2))
     return figure
+
+
+def evaluation_parts(evaluations: Sequence[dict[str, Any]], theme: Theme = LIGHT, *,
+                     last_step: int | None = None) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Plotly traces and layout of a run's evaluations: greedy accuracy and pass@k of the tuned model over steps, the base dotted.
+
+    Each evaluation is {"step", "adapter": "base" or "tuned", "metrics"}. Of pass@k the largest k is drawn.
+    """
+    traces = []
+    for place, (metric, name) in enumerate(_evaluation_lines(evaluations)):
+        colour = theme.ink if place == 0 else theme.parts[0]
+        points = {adapter: [(e["step"], e["metrics"][metric]) for e in evaluations
+                            if e["adapter"] == adapter and e["metrics"].get(metric) is not None] for adapter in ("base", "tuned")}
+        tuned = dict(color=colour, width=2.2, dash=None if place == 0 else DASHES[0])
+        traces.append(_line([x for x, _ in points["tuned"]], [y for _, y in points["tuned"]], tuned, f"{name}, tuned")
+                      | dict(mode="lines+markers", marker=dict(color=colour, size=7, symbol="circle" if place == 0 else "square")))
+        if points["base"]:  # the base does not change: its newest value, along the whole axis
+            level = points["base"][-1][1]
+            end = max(last_step or 0, *(e["step"] for e in evaluations), 1)
+            traces.append(_line([0, end], [level, level], dict(color=colour, width=1.2, dash=DASHES[1]), f"{name}, base"))
+    layout = curve_layout(Curve("eval_accuracy", "held-out prompts", "share right", 3, top=1.02), theme, last_step=last_step)
+    layout["xaxis"] |= dict(rangemode="tozero") if last_step is None else dict(range=[-0.02 * last_step, 1.02 * last_step])
+    return traces, layout
+
+
+def evaluation_figure(evaluations: Sequence[dict[str, Any]], *, dark: bool = False, last_step: int | None = None) -> go.Figure:
+    """`evaluation_parts` as a figure, for notebooks and the report."""
+    import plotly.graph_objects as go
+
+    theme = DARK if dark else LIGHT
+    traces, layout = evaluation_parts(evaluations, theme, last_step=last_step)
+    return go.Figure(traces, layout | dict(template=None, showlegend=True, paper_bgcolor=theme.surface, plot_bgcolor=theme.surface))
+
+
+def _evaluation_lines(evaluations: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
+    names = {name for e in evaluations for name in e["metrics"]}
+    largest = max((int(name.rpartition("@")[2]) for name in names if name.startswith("eval_pass@")), default=None)
+    lines = [("eval_accuracy", "greedy accuracy")] if "eval_accuracy" in names else []
+    return lines + ([(f"eval_pass@{largest}", f"pass@{largest}")] if largest else [])
+
+
+def _mark(figure: go.Figure, marks: Sequence[tuple[int, str]], theme: Theme, row: int, col: int, *, worded: bool) -> None:
+    """A dotted line where live changes hold from; their words at different heights, so that neighbours can be read."""
+    for place, (step, words) in enumerate(marks):
+        figure.add_vline(step, line=dict(color=theme.ink_3, width=1.2, dash="dot"), row=row, col=col)
+        if worded:
+            figure.add_annotation(x=step, y=0.02 + 0.09 * (place % 4), yref="y domain", text=words.replace("<", " "), showarrow=False,
+                                  xanchor="left", yanchor="bottom", bgcolor=theme.surface, row=row, col=col)
 
 
 def _points(steps: Sequence[int], values: Sequence[float | None], theme: Theme, curve: Curve) -> dict[str, Any]:

@@ -53,3 +53,43 @@ def test_missing_values_are_gaps_and_not_zeros():
 
 def test_a_run_without_steps_draws_an_empty_figure():
     assert len(charts.training_figure(pd.DataFrame({"step": [], "reward": []})).data) == 2
+
+
+def test_live_changes_are_marked_in_every_curve_and_in_words_on_the_reward():
+    frame = pd.DataFrame([metrics(step) for step in range(1, 9)], index=range(1, 9))
+    figure = charts.training_figure(frame, marks=[(3, "β 0.04 to 0.02"), (6, "temperature 1.0 to 0.9")])
+    assert sorted({(shape.x0, shape.xref) for shape in figure.layout.shapes}) == sorted(
+        (step, f"x{place or ''}") for step in (3, 6) for place in ("", *range(2, len(charts.CURVES) + 1)))
+    words = [(note.x, note.xref, note.text) for note in figure.layout.annotations if "to" in note.text.split()]
+    assert (3, "x", "β 0.04 to 0.02") in words and (6, "x", "temperature 1.0 to 0.9") in words
+
+
+def test_a_stored_run_marks_its_own_changes(tmp_path):
+    from lab import open_run
+    from lab.store import open_store
+    from tests.browser.made_runs import write_run
+
+    store = open_store(tmp_path)
+    run = write_run(store, steps=3, with_groups=False)
+    store.add_event(run, 2, "change", {"beta": 0.02, "temperature": 0.9})
+    assert open_run(run, tmp_path).marks == [(2, "β 0.04 to 0.02, temperature 1.0 to 0.9")]
+
+
+def test_a_critic_has_curves_only_where_there_is_one():
+    frame = pd.DataFrame({"step": [1, 2], "reward": [0.1, 0.2], "critic/seconds": [0.5, 0.6]})
+    assert [note.text for note in charts.training_figure(frame).layout.annotations] == [
+        "reward, and its parts (mean of 4 steps)", "critic's time (s per step)"]
+    assert "critic/seconds" not in charts.curve_columns(["reward"])
+    assert all(glossary.metric(curve.metric).name == curve.metric for curve in charts.CRITIC_CURVES)
+
+
+def test_evaluations_are_drawn_with_the_base_as_a_level():
+    evaluations = [{"step": 0, "adapter": "base", "metrics": {"eval_accuracy": 0.2, "eval_pass@1": 0.1, "eval_pass@8": 0.5}},
+                   {"step": 10, "adapter": "tuned", "metrics": {"eval_accuracy": 0.6, "eval_pass@1": 0.5, "eval_pass@8": 0.8}}]
+    traces, layout = charts.evaluation_parts(evaluations, last_step=40)
+    assert [(t["name"], t["x"], t["y"]) for t in traces] == [
+        ("greedy accuracy, tuned", [10], [0.6]), ("greedy accuracy, base", [0, 40], [0.2, 0.2]),
+        ("pass@8, tuned", [10], [0.8]), ("pass@8, base", [0, 40], [0.5, 0.5])]
+    assert layout["yaxis"]["range"] == [0, 1.02]
+    assert len(charts.evaluation_figure(evaluations).data) == 4
+    assert charts.evaluation_parts([])[0] == []

@@ -15,10 +15,11 @@ import traceback
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lab.records import AwaitingScores, ColdStartStep, EvaluationRecord, ScoringFailed, StepRecord
 from lab.rewards.by_hand import ScoresAwaited
+from lab.storage.plans import corrections, form_of, keep_plan
 from lab.storage.run_folder import RunFolder, driver_info
 from lab.store import Run, Store, open_store
 
@@ -51,10 +52,15 @@ def recording(trainer: Trainer, name: str, runs_dir: str | os.PathLike | None = 
     trainer is stored with its traceback ("failed") and goes on to the caller.
     """
     store = open_store(runs_dir or default_runs_dir())
-    run = store.create_run(trainer.config.to_dict(), name=name, status="training", info=driver_info())
+    run = store.create_run(trainer.config.to_dict(), name=name, status="training", info=driver_info() | trainer.policy.resolved)
     folder, saved = RunFolder(store, run), None
+    report = plan_with(store, trainer)
+    keep_plan(store, run, report)
     try:
         for step in _steps(trainer, store, run):
+            if trainer.planning.report is not report:
+                report = trainer.planning.report
+                keep_plan(store, run, report)
             store.write_step(run, step, seconds=step.metrics.get("step_time"), tokens=trainer.config.store_tokens)
             if trainer.step % trainer.config.save_steps == 0:
                 folder.checkpoint(trainer)
@@ -74,6 +80,13 @@ def recording(trainer: Trainer, name: str, runs_dir: str | os.PathLike | None = 
                 folder.checkpoint(trainer)
             store.set_status(run, status, error=trainer.stopped)
         store.close()
+
+
+def plan_with(store: Store, trainer: Trainer) -> dict[str, Any] | None:
+    """The trainer's plan, corrected by what earlier runs of the store measured."""
+    if trainer.planning is None:
+        trainer.corrections = corrections(store.runs(), model=trainer.config.model, **form_of(trainer.policy.resolved))
+    return trainer.plan_ahead().report
 
 
 def _steps(trainer: Trainer, store: Store, run: str) -> Iterator[StepRecord]:
@@ -131,6 +144,13 @@ class OpenRun:
         return completions_frame(list(self.steps()))
 
     @cached_property
+    def marks(self) -> list[tuple[int, str]]:
+        """Live changes as (step from which they hold, words), for `lab.charts.training_figure`."""
+        from lab.storage.changes import changes_made, marks
+
+        return marks(changes_made(self.run, self.store.events(self.id)))
+
+    @cached_property
     def evaluations(self) -> pd.DataFrame:
         """One row per evaluation: step, adapter (base or tuned), eval_accuracy, eval_pass@k and the other metrics."""
         import pandas as pd
@@ -156,9 +176,9 @@ def watch(steps: Iterable[StepRecord], metrics: tuple[str, ...] = ("reward", "kl
     """
     from IPython.display import display
 
-    from lab.charts import CURVES
+    from lab.charts import CRITIC_CURVES, CURVES
 
-    known = [curve.metric for curve in CURVES]
+    known = [curve.metric for curve in (*CURVES, *CRITIC_CURVES)]
     if not set(metrics) <= set(known):
         raise ValueError(f"Metrics that can be watched: {', '.join(known)}.")
     seen, handle, drawn = [], None, 0.0
