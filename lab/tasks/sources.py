@@ -1,4 +1,4 @@
-"""Where prompts come from: built-in tasks, typed prompts, rows of your own, JSONL files.
+"""Where prompts come from: built-in tasks, reasoning-gym's, examinations, typed prompts, rows of your own, files.
 
 A task is endless and has a cursor: `rows(start, count)` gives the same rows for the same seed and position on every
 machine, so a resumed run meets the prompts it would have met. Held-out rows never occur among them.
@@ -15,13 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lab.tasks import arithmetic, free
+from lab.tasks import arithmetic, exam, free, gym
+from lab.tasks.errors import TaskError
+from lab.tasks.tables import FORMATS, read_table
 
 Row = dict[str, Any]
-
-
-class TaskError(ValueError):
-    """Prompts that cannot be used: the message names the source, the line or row, and what to change."""
 
 
 @dataclass
@@ -49,21 +47,22 @@ class Task:
 
 
 def load_task(task: str | Path | Sequence[Any], seed: int = 0, *, held_out_share: float = 0.0) -> Task:
-    """A Task from a built-in name, a mixture `"add2+sub2"`, a list of prompts or of dict rows, or a `.jsonl` path.
+    """A Task from a built-in name, a mixture `"add2+sub2"`, `"gym/chain_sum"`, a list of prompts or of dict rows, or a path
+    to a JSONL, CSV or Parquet file with a column prompt.
 
-    `held_out_share` keeps that part of a list or file out of training, chosen by the prompt's text alone. Raises
-    TaskError.
+    `held_out_share` keeps that part of a list or file out of training, chosen by the prompt's text alone; rows whose
+    column `held_out` is true are kept out as well. Raises TaskError.
     """
     if isinstance(task, Task):
         return task
-    if isinstance(task, Path) or (isinstance(task, str) and task.endswith((".jsonl", ".json"))):
+    if isinstance(task, Path) or (isinstance(task, str) and task.lower().endswith(tuple(FORMATS))):
         path = Path(task)
-        return rows_task(path.stem, read_jsonl(path), seed, held_out_share)
+        return rows_task(path.stem, read_rows(path), seed, held_out_share)
     if isinstance(task, str):
         return _builtin(task, seed)
     if isinstance(task, Sequence):
         return rows_task("prompts", [_as_row(row, number) for number, row in enumerate(task, start=1)], seed, held_out_share)
-    raise TaskError(f"A task is a name, a list of prompts or rows, or a path to a JSONL file, not {type(task).__name__}.")
+    raise TaskError(f"A task is a name, a list of prompts or rows, or a path to a file of rows, not {type(task).__name__}.")
 
 
 def task_table() -> list[dict[str, Any]]:
@@ -74,16 +73,24 @@ def task_table() -> list[dict[str, Any]]:
 
 def rows_task(name: str, rows: list[Row], seed: int, held_out_share: float = 0.0) -> Task:
     """A Task that goes through `rows` in a new seeded order each epoch."""
-    kept_back = [row for row in rows if _is_held_out(row["prompt"], held_out_share)]
-    training = [row for row in rows if not _is_held_out(row["prompt"], held_out_share)]
+    kept_back = [row for row in rows if row.get("held_out") is True or _is_held_out(row["prompt"], held_out_share)]
+    training = [row for row in rows if not (row.get("held_out") is True or _is_held_out(row["prompt"], held_out_share))]
     if not training:
         raise TaskError(f"Task {name} has no rows to train on." if not rows else
                         f"Holding out {held_out_share:.0%} of task {name} leaves no rows to train on: give more rows.")
     has_answers = any(row.get("answer") is not None for row in rows)
     return Task(name=name, title=name, note=f"{len(training)} rows of your own.",
-                rewards=("accuracy", "format") if has_answers else ("brevity",),
+                rewards=_rewards_for(rows, has_answers),
                 examples=tuple(prompt_text(row["prompt"]) for row in training[:5]), size=len(training),
                 _row_at=_shuffled(training, seed), _held_out=lambda count: kept_back[:count])
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a file: JSONL, JSON, CSV or Parquet with a column prompt; empty cells are not there. Raises TaskError."""
+    if path.suffix.lower() == ".jsonl":
+        return read_jsonl(path)
+    rows = [{column: value for column, value in row.items() if value not in (None, "")} for row in read_table(path).rows]
+    return [_as_row(row, number, f"{path}, row") for number, row in enumerate(rows, start=1)]
 
 
 def read_jsonl(path: Path) -> list[Row]:
@@ -107,6 +114,14 @@ def prompt_text(prompt: str | Sequence[Row]) -> str:
     if isinstance(prompt, str):
         return prompt
     return next((str(message.get("content")) for message in reversed(prompt) if message.get("role") == "user"), "")
+
+
+def _rewards_for(rows: list[Row], has_answers: bool) -> tuple[str, ...]:
+    if all(str(row.get("task", "")).startswith(gym.PREFIX) for row in rows):
+        return (gym.REWARD, "format")
+    if all(row.get("choices") for row in rows):
+        return (exam.REWARD,)
+    return ("accuracy", "format") if has_answers else ("brevity",)
 
 
 def _row_of_line(path: Path, number: int, line: str) -> Row:
@@ -167,10 +182,10 @@ def _shuffled(rows: list[Row], seed: int) -> Callable[[int], Row]:
 def _builtin(name: str, seed: int) -> Task:
     parts = [part.strip() for part in ALIASES.get(name, name).split("+")]
     for part in parts:
-        if part not in BUILTIN_TASKS:
+        if part not in BUILTIN_TASKS and not part.startswith(gym.PREFIX):
             raise TaskError(f"There is no task {part!r}. Built-in: {', '.join(BUILTIN_TASKS)}; several can be mixed as in "
-                            f"add2+sub2. A file must end in .jsonl; prompts of your own go in a list.")
-    tasks = [BUILTIN_TASKS[part](part, seed) for part in parts]
+                            f"add2+sub2. A file must end in {', '.join(FORMATS)}; prompts of your own go in a list.")
+    tasks = [BUILTIN_TASKS.get(part, _gym)(part, seed) for part in parts]
     return tasks[0] if len(tasks) == 1 else _mixture(name, tasks)
 
 
@@ -184,7 +199,7 @@ def _mixture(name: str, tasks: list[Task]) -> Task:
 
     first = tasks[0]
     return Task(name=name, title=" + ".join(task.title for task in tasks), note=" ".join(task.note for task in tasks),
-                rewards=first.rewards, examples=tuple(task.examples[0] for task in tasks), models=first.models,
+                rewards=first.rewards, examples=tuple(example for task in tasks for example in task.examples[:1]), models=first.models,
                 system_prompt=first.system_prompt,
                 _row_at=lambda position: tasks[position % count]._row_at(position // count), _held_out=held_out)
 
@@ -217,6 +232,25 @@ def _free(name: str, seed: int) -> Task:
                 _row_at=_shuffled(list(source.rows), seed), _held_out=lambda count: [dict(row) for row in source.held_out[:count]])
 
 
+def _exam(name: str, seed: int) -> Task:
+    rows = list(exam.questions(name))
+    training, kept_back = [r for r in rows if not _kept_back(r)], [r for r in rows if _kept_back(r)]
+    return Task(name=name, title=exam.LANGUAGES[name][0], note=f"{len(rows)} multiple-choice questions; the answer is a letter.",
+                rewards=(exam.REWARD,), models=("smollm2-135m",), examples=tuple(row["prompt"] for row in training[:4]),
+                size=len(training), _row_at=_shuffled(training, seed), _held_out=lambda count: [dict(row) for row in kept_back[:count]])
+
+
+def _kept_back(row: Row) -> bool:
+    return hashlib.sha256(row["question"].encode()).digest()[0] % 6 == 0
+
+
+def _gym(task: str, seed: int) -> Task:
+    """A task of reasoning-gym. Its problems are drawn when rows are asked for; until then the package is not imported."""
+    name = gym.check_name(task)
+    return Task(name=task, title=f"reasoning-gym: {name.replace('_', ' ')}", note=gym.VETTED[name], rewards=(gym.REWARD, "format"),
+                examples=(), _row_at=lambda position: gym.row(name, seed, position), _held_out=lambda count: gym.held_out_rows(name, count))
+
+
 ARITHMETIC = {
     "add2": ("Add two numbers", "Sums of two numbers from 1 to 99."),
     "sub2": ("Subtract", "Differences of two numbers from 1 to 99, never below zero."),
@@ -228,5 +262,6 @@ ARITHMETIC = {
 BUILTIN_TASKS: dict[str, Callable[[str, int], Task]] = {
     **dict.fromkeys(ARITHMETIC, _arithmetic),
     **dict.fromkeys(free.TASKS, _free),
+    **dict.fromkeys(exam.LANGUAGES, _exam),
 }
 ALIASES = {"arithmetic": "add2+sub2"}
