@@ -247,17 +247,21 @@ class Models:
         self._loaded: dict[tuple, Policy] = {}
         self._info: dict[str, Any] = {}
 
-    def get(self, config: RunConfig) -> Policy:
-        """The policy of this config; loads it, and lets go of those that no live run uses. Raises ModelError."""
+    def get(self, config: RunConfig, way: str | None = None) -> Policy:
+        """The policy of this config; loads it, and lets go of those that no live run uses. Raises ModelError.
+
+        `way` is the way of computing that a run goes on in (`fast_path.choose`); None is any.
+        """
         from lab.policy import Policy
 
-        key = (config.model, config.dtype, config.load_in_4bit, config.device)
-        if key not in self._loaded:
+        key = next((key for key, policy in self._loaded.items() if _serves(key, policy, config, way)), None)
+        if key is None:
+            key = (config.model, config.dtype, config.load_in_4bit, config.device, way)
             self._unload_unused()
             self._engine.phase, self._engine.loading = "loading", {"model": config.model, "share": None, "text": ""}
             try:
                 self._loaded[key] = Policy.load(config.model, dtype=config.dtype, load_in_4bit=config.load_in_4bit, device=config.device,
-                                                progress=self._progress)
+                                                way=way, progress=self._progress)
             finally:
                 self._engine.loading = None
             self._info = {name: value for name, value in self._loaded[key].info.items() if name != "adapters"}
@@ -286,6 +290,13 @@ class Models:
             gc.collect()
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
+
+
+def _serves(key: tuple, policy: Policy, config: RunConfig, way: str | None) -> bool:
+    """Whether a loaded policy is what a config asks for; what the config leaves open must have been left open to it."""
+    model, dtype, load_in_4bit, device, _ = key
+    return (model == config.model and device == config.device and config.dtype in (dtype, policy.info["dtype"])
+            and config.load_in_4bit in (load_in_4bit, policy.load_in_4bit) and way in (None, policy.fast.way))
 
 
 def recover(store: Store) -> None:

@@ -25,9 +25,11 @@ from lab.records import (
     TokensSampled,
 )
 from lab.rewards.by_hand import digest
+from lab.storage.plans import corrections, form_of, keep_plan
 from lab.storage.run_folder import RunFolder, driver_info
 from lab.store import Command, Run, Store
 from lab.trainer import Trainer
+from lab.training.checkpoint import as_before
 from lab.training.sampling import sample_group
 
 if TYPE_CHECKING:
@@ -43,25 +45,29 @@ def start_run(engine: Engine, run: Run, *, resume: bool) -> RunWork:
     """
     store, folder = engine.store, RunFolder(engine.store, run.id)
     checkpoint = folder.checkpoints()[-1][1] if (resume or run.parent) and folder.checkpoints() else None
-    config = RunConfig.from_dict(run.config)
-    policy = engine.models.get(config)
+    before = run.info or (store.run(run.parent).info if run.parent and store.run(run.parent) else {})
+    config = as_before(RunConfig.from_dict(run.config), before) if checkpoint else RunConfig.from_dict(run.config)
+    policy = engine.models.get(config, way=before.get("way") if checkpoint else None)
     policy.use_threads(config.num_threads)
     if checkpoint:
         trainer = Trainer.load(checkpoint, policy=policy, adapter=run.id)
     else:
         trainer = Trainer(config, policy=policy, adapter=run.id)
     if resume:
-        _begin_attempt(store, folder, run, trainer.step)
-    store.set_info(run.id, {**run.info, **driver_info(), **engine.models.info()})
+        _begin_attempt(store, folder, run, trainer)
+    resolved = policy.resolved
+    trainer.corrections = corrections(store.runs(), model=config.model, **form_of(resolved))
+    store.set_info(run.id, {**run.info, **driver_info(), **engine.models.info(), **resolved})
     return RunWork(engine, run.id, trainer, folder)
 
 
-def _begin_attempt(store: Store, folder: RunFolder, run: Run, from_step: int) -> None:
+def _begin_attempt(store: Store, folder: RunFolder, run: Run, trainer: Trainer) -> None:
     """Changes made and scores given after the checkpoint come again at their steps, so that the steps done again are the same."""
+    from_step = trainer.step
     again = [e for e in store.events(run.id) if e.kind in ("change", "scores") and e.attempt == run.attempt and e.step > from_step]
     attempt = store.begin_attempt(run.id, from_step)
     folder.drop_files_after(from_step)
-    store.add_event(run.id, from_step, "resumed", {"attempt": attempt, "reached_before": run.step})
+    store.add_event(run.id, from_step, "resumed", {"attempt": attempt, "reached_before": run.step, "not_as_before": trainer.not_as_before})
     for event in again:
         store.add_event(run.id, event.step, event.kind, event.data)
 
@@ -81,6 +87,7 @@ class RunWork:
         self._live: LiveTexts | None = None
         self._saved_at: int | None = None
         self._unscored = False  # completions wait for their scores
+        self._planned: dict[str, Any] | None = None  # the plan as it stands in the store
         self._repeat_changes()
 
     def play(self, steps: int | None = None) -> None:
@@ -120,6 +127,7 @@ class RunWork:
         """Takes one event from the trainer. A failure is stored and ends the run, nothing else."""
         try:
             self.trainer.policy.use_threads(self.trainer.config.num_threads)
+            self._keep_plan()
             event = next(self.trainer.events(), None)
             self._take(event)
         except Exception as error:
@@ -194,6 +202,12 @@ class RunWork:
             self._steps_left -= 1
             if self._steps_left == 0:
                 self.pause()
+
+    def _keep_plan(self) -> None:
+        report = self.trainer.plan_ahead().report
+        if report is not self._planned:
+            self._planned = report
+            keep_plan(self._store, self.run, report)
 
     def _repeat_changes(self) -> None:
         while self._again and self._again[0][0] <= self.trainer.step + 1:

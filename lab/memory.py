@@ -1,11 +1,12 @@
-"""Memory as it is on this machine: the plan for a run in it, the peak so far, and what to do when it was not enough.
+"""Memory as it is on this machine: what is within reach, the peak so far, and what to do when it was not enough.
 
-Out of memory is not the end of a run: smaller micro-batches give the same gradient. Leaves out the arithmetic of the
-estimate (`planner`) and the trying itself (`trainer`).
+Out of memory is not the end of a run: smaller micro-batches give the same gradient. Leaves out the plan (`planner`,
+`training.planning`) and the trying itself (`trainer`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,11 +14,9 @@ from typing import TYPE_CHECKING
 import psutil
 import torch
 
-from lab.planner import ModelShape, Plan, plan
+from lab.planner import CUDA_CONTEXT
 
 if TYPE_CHECKING:
-    from lab.config import RunConfig
-    from lab.policy import Policy
     from lab.rollout import Rollout
 
 SIGNS = ("not enough memory", "can't allocate memory", "bad_alloc", "out of memory")  # of torch's plain RuntimeErrors
@@ -34,16 +33,6 @@ def smaller_budget(rollout: Rollout, micro_batch_tokens: int) -> int | None:
     return None if used <= rollout.longest else max(used // 2, rollout.longest)
 
 
-def plan_run(policy: Policy, config: RunConfig, prompt_tokens: int) -> Plan | None:
-    """The plan for a run on this machine as it is now, with prompts of this many tokens; None for a model of unknown layout."""
-    try:
-        shape = ModelShape.of(policy.model.config.to_dict())
-    except KeyError:
-        return None
-    return plan(config, shape, prompt_tokens=prompt_tokens, device=policy.device.type,
-                dtype=str(policy.dtype).removeprefix("torch."), load_in_4bit=policy.load_in_4bit, memory=within_reach(policy.device))
-
-
 def within_reach(device: torch.device) -> float:
     """Bytes that this process holds already or could still get."""
     if device.type == "cuda":
@@ -53,6 +42,30 @@ def within_reach(device: torch.device) -> float:
 
 def peak(device: torch.device) -> float:
     """Bytes this process has held at most so far, on the card if it computes there."""
+    return max(_peaks_before, _peak_since_mark(device))
+
+
+def mark_peak(device: torch.device) -> None:
+    """`peak_since_mark` counts from here on. Where the system cannot forget a peak it still counts from the process's start."""
+    global _peaks_before
+    _peaks_before = peak(device)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    elif CLEAR_PEAK.exists():
+        with contextlib.suppress(OSError):  # some containers forbid it
+            CLEAR_PEAK.write_text("5")
+
+
+def peak_since_mark(device: torch.device) -> float:
+    """Bytes this process has held at most since `mark_peak`, a CUDA context among them."""
+    return _peak_since_mark(device) + (CUDA_CONTEXT if device.type == "cuda" else 0.0)
+
+
+CLEAR_PEAK = Path("/proc/self/clear_refs")  # Linux: "5" sets the process's peak back to what it holds now (proc(5))
+_peaks_before = 0.0
+
+
+def _peak_since_mark(device: torch.device) -> float:
     if device.type == "cuda":
         return float(torch.cuda.max_memory_reserved(device))
     status = Path("/proc/self/status")

@@ -1,7 +1,8 @@
 """What a run will take, before it starts: memory part by part, seconds per step, and the micro-batch that fits.
 
 Works from a model's config.json and the run's settings alone, without torch, so the page can show it while a person types.
-After the first step `Plan.beside` puts the measured numbers next to the predicted ones, and the next plan is scaled by them.
+After the first steps `compare` puts what was measured beside what was predicted, and `Corrections` scale the next plans by
+it. Leaves out the measuring itself (`memory`, `forward.speed`) and who keeps it (`storage.plans`).
 
     L layers · D hidden · F inner width · q, k widths of all query and all key heads · V vocabulary · r adapter rank
     P prompt tokens · G completions · C completion tokens · e bytes of one number of the base
@@ -10,7 +11,7 @@ After the first step `Plan.beside` puts the measured numbers next to the predict
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from lab.config import RunConfig
@@ -23,6 +24,10 @@ MODULES_OVERHEAD = 2.5  # bytes kept for each number of a layer's own modules wi
 HEAD_CHUNK = 2**22 * 12  # logits alive at once, in the base's format, as float32, as probabilities and again rounded
 MARGIN = 0.92  # of the memory there is, to be on the safe side of the estimate
 SMALLEST_BATCH = 64
+COPY_ROOM = 3  # copies that must fit into free memory before sampling gets a merged one (`fast_path`)
+DECODE_CALLS, DECODE_CALLS_ONCE = 55, 120  # small operations of a new token: for each layer, and for all of them together
+LEARN_CALLS = 600  # small operations of a layer in two forwards and a backward
+MEMORY_BAND, PACE_BAND = (0.5, 2.0), (0.1, 20.0)  # what a correction may be: beyond it something else went on
 
 
 @dataclass(frozen=True)
@@ -69,10 +74,32 @@ class ModelShape:
 
 @dataclass(frozen=True)
 class Speed:
-    """What the machine does: operations a second in matrix products, bytes a second when reading weights."""
+    """What the machine does: operations a second in matrix products, bytes a second when reading weights, and seconds to
+    start one small operation, of which a small model's steps consist."""
 
     flops: float
     bandwidth: float
+    call: float = 0.0
+
+
+@dataclass(frozen=True)
+class Written:
+    """Tokens of completions: mean and longest."""
+
+    mean: float
+    longest: float
+
+
+@dataclass(frozen=True)
+class Corrections:
+    """Measured over predicted, of memory and of seconds, in an earlier run of the same model on this machine."""
+
+    memory: float = 1.0
+    pace: float = 1.0
+
+    def __post_init__(self):
+        object.__setattr__(self, "memory", min(max(self.memory, MEMORY_BAND[0]), MEMORY_BAND[1]))
+        object.__setattr__(self, "pace", min(max(self.pace, PACE_BAND[0]), PACE_BAND[1]))
 
 
 @dataclass(frozen=True)
@@ -85,16 +112,15 @@ class Plan:
     micro_batch_tokens: int
     checkpointing: bool
     fits: bool | None  # None: the memory is not known
-    seconds: float | None
+    seconds: float | None  # of a step whose completions all reach their limit; None: the machine's speed is not known
 
     @property
     def peak(self) -> float:
         return max(self.sampling, self.training)
 
-    def beside(self, peak: float, seconds: float) -> str:
-        """Predicted and measured in one sentence, for after the first step."""
-        predicted = f"{self.peak / 1e9:.1f} GB" + (f" and {self.seconds:.1f} s a step" if self.seconds else "")
-        return f"Planned {predicted}; measured {peak / 1e9:.1f} GB and {seconds:.1f} s."
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values, with peak and sentence."""
+        return asdict(self) | {"peak": self.peak, "sentence": self.sentence}
 
     @property
     def sentence(self) -> str:
@@ -107,48 +133,128 @@ class Plan:
 
 
 def plan(config: RunConfig, shape: ModelShape, *, prompt_tokens: int, device: str, dtype: str, load_in_4bit: bool,
-         memory: float | None = None, speed: Speed | None = None, correction: float = 1.0) -> Plan:
+         memory: float | None = None, speed: Speed | None = None, corrections: Corrections = Corrections()) -> Plan:
     """The plan with the largest micro-batch that fits into `memory` bytes.
 
-    `prompt_tokens` is a prompt's usual length, `correction` what measured memory was in relation to an earlier plan's.
-    Layers are computed twice (checkpointing) only if nothing else fits.
+    `prompt_tokens` is a prompt's usual length. Layers are computed twice (checkpointing) only if nothing else fits.
     """
-    everything = config.prompts_per_step * (prompt_tokens + config.num_generations * config.max_completion_length)
-    one_row = prompt_tokens + config.max_completion_length
-    largest = min(config.micro_batch_tokens, everything)
-    budgets = [largest]
-    while budgets[-1] // 2 >= max(SMALLEST_BATCH, one_row):
+    work = _Work(config, shape, prompt_tokens, device, dtype, load_in_4bit, memory, corrections)
+    seconds = None if speed is None else work.seconds(speed, work.full)
+    budgets = [min(config.micro_batch_tokens, math.ceil(work.everything(work.full)))]
+    while budgets[-1] // 2 >= max(SMALLEST_BATCH, prompt_tokens + config.max_completion_length):
         budgets.append(budgets[-1] // 2)
     for checkpointing in (False, True):
         for budget in budgets:
-            made = _estimate(config, shape, prompt_tokens, device, dtype, load_in_4bit, budget, checkpointing, correction)
+            made = replace(work.estimate(budget, checkpointing, work.full), seconds=seconds)
             if memory is None or made.peak <= MARGIN * memory:
-                return replace(made, fits=None if memory is None else True, seconds=_seconds(config, shape, prompt_tokens, dtype, speed))
+                return replace(made, fits=None if memory is None else True)
     return replace(made, fits=False)
 
 
-def _estimate(config: RunConfig, shape: ModelShape, prompt_tokens: int, device: str, dtype: str, load_in_4bit: bool,
-              budget: int, checkpointing: bool, correction: float) -> Plan:
-    e = 4 if dtype == "float32" else 2
-    own = shape.family in OWN_LAYERS and not load_in_4bit
-    lora = shape.lora(config.lora_r)
-    base = (NF4 * shape.linear if load_in_4bit else e * shape.linear) + e * shape.embeddings
-    # Beside the base: adapter, its gradient and Adam's two moments, all float32.
-    parts = dict(weights=base, adapter=16.0 * lora, program=CUDA_CONTEXT if device == "cuda" else PROGRAM)
-    rows = config.prompts_per_step * config.num_generations
-    tokens = config.prompts_per_step * prompt_tokens + rows * config.max_completion_length
-    parts["copy"] = e * (shape.linear + shape.vocabulary * shape.hidden) if own else 0.0
-    parts["cache"] = 2.0 * shape.layers * shape.key_width * tokens * (2 if device == "cuda" else 4)
-    parts["activations"] = budget * _kept(shape, config.lora_r, e, own, checkpointing)
-    parts["workspace"] = _workspace(shape, config, prompt_tokens, budget, e)
-    parts["head"] = HEAD_CHUNK + e * budget * shape.hidden
-    parts = {name: size * correction for name, size in parts.items()}
-    always = parts["weights"] + parts["adapter"] + parts["program"]
-    return Plan(
-        parts=parts, sampling=always + parts["copy"] + parts["cache"],
-        training=always + parts["activations"] + max(parts["workspace"], parts["head"]),
-        micro_batch_tokens=budget, checkpointing=checkpointing, fits=None, seconds=None,
-    )
+def compare(made: Plan, config: RunConfig, shape: ModelShape, written: Written, *, prompt_tokens: float, device: str, dtype: str,
+            load_in_4bit: bool, memory: float | None, speed: Speed | None, peak: float, seconds: float) -> dict[str, Any]:
+    """Measured beside predicted, for steps that wrote `written`: {peak, seconds, memory, pace, sentence}.
+
+    `memory` and `pace` of the result are measured over predicted, where what is predicted is what these very completions
+    should have taken, uncorrected: they mostly end before their limit.
+    """
+    work = _Work(config, shape, prompt_tokens, device, dtype, load_in_4bit, memory, Corrections())
+    budget = min(made.micro_batch_tokens, math.ceil(work.everything(written)))
+    ratios = {"memory": peak / work.estimate(budget, made.checkpointing, written).peak,
+              "pace": None if speed is None else seconds / work.seconds(speed, written)}
+    predicted = f"{made.peak / 1e9:.2f} GB" + (f" and {_seconds_text(made.seconds)} a step" if made.seconds else "")
+    shorter = "" if written.longest >= config.max_completion_length else (
+        f" Completions had {written.mean:.0f} tokens on average, at most {written.longest:.0f} of {config.max_completion_length}.")
+    return {"peak": peak, "seconds": seconds, **ratios,
+            "sentence": f"Planned at most {predicted}; measured {peak / 1e9:.2f} GB and {_seconds_text(seconds)}.{shorter}"}
+
+
+def _seconds_text(seconds: float) -> str:
+    return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+
+
+@dataclass(frozen=True)
+class _Work:
+    """One step of a run on one machine."""
+
+    config: RunConfig
+    shape: ModelShape
+    prompt_tokens: float
+    device: str
+    dtype: str
+    load_in_4bit: bool
+    memory: float | None
+    corrections: Corrections
+
+    @property
+    def full(self) -> Written:
+        """Completions that all reach their limit."""
+        return Written(self.config.max_completion_length, self.config.max_completion_length)
+
+    @property
+    def bytes(self) -> int:
+        """Of one number of the base."""
+        return 4 if self.dtype == "float32" else 2
+
+    @property
+    def base(self) -> float:
+        linear = (NF4 if self.load_in_4bit else self.bytes) * self.shape.linear
+        return linear + self.bytes * self.shape.embeddings
+
+    @property
+    def program(self) -> float:
+        return CUDA_CONTEXT if self.device == "cuda" else PROGRAM
+
+    @property
+    def copy(self) -> float:
+        """A merged copy of the layers for sampling and the head laid out anew: only our own layers have one, and only with room."""
+        layers = self.bytes * self.shape.linear
+        no_room = self.memory is not None and COPY_ROOM * layers > self.memory - self.base - self.program
+        if self.shape.family not in OWN_LAYERS or no_room:
+            return 0.0
+        return layers + (self.bytes * self.shape.vocabulary * self.shape.hidden if self.device == "cpu" else 0.0)
+
+    def answers(self, written: Written) -> float:
+        """Completion tokens of a step."""
+        return self.config.prompts_per_step * self.config.num_generations * written.mean
+
+    def everything(self, written: Written) -> float:
+        """Tokens of a step: a prompt counts once for its group."""
+        return self.config.prompts_per_step * self.prompt_tokens + self.answers(written)
+
+    def estimate(self, budget: int, checkpointing: bool, written: Written) -> Plan:
+        e, shape, config = self.bytes, self.shape, self.config
+        own = shape.family in OWN_LAYERS
+        # Beside the base: adapter, its gradient and Adam's two moments, all float32.
+        parts = dict(weights=self.base, adapter=16.0 * shape.lora(config.lora_r) * (2 if config.algorithm == "ppo" else 1),
+                     program=self.program)
+        parts["copy"] = self.copy
+        parts["cache"] = 2.0 * shape.layers * shape.key_width * self.everything(written) * (e if self.device == "cuda" else 4)
+        parts["activations"] = budget * _kept(shape, config.lora_r, e, own, checkpointing)
+        parts["workspace"] = _workspace(shape, config.num_generations * written.mean, self.prompt_tokens + written.longest, budget, e)
+        if self.load_in_4bit:
+            parts["workspace"] += e * shape.hidden * shape.inner  # one weight unpacked
+        parts["head"] = HEAD_CHUNK + e * budget * shape.hidden
+        parts = {name: size * self.corrections.memory for name, size in parts.items()}
+        always = parts["weights"] + parts["adapter"] + parts["program"]
+        return Plan(
+            parts=parts, sampling=always + parts["copy"] + parts["cache"],
+            training=always + parts["activations"] + max(parts["workspace"], parts["head"]),
+            micro_batch_tokens=budget, checkpointing=checkpointing, fits=None, seconds=None,
+        )
+
+    def seconds(self, speed: Speed, written: Written) -> float:
+        """Of a step: two forwards and a backward, weights read once for each new token, and the small operations in between."""
+        shape, head = self.shape, self.shape.vocabulary * self.shape.hidden
+        rows = self.config.prompts_per_step * self.config.num_generations
+        forwards = 2 + 4 * self.config.num_iterations  # the reference once; forward and backward for each use of a rollout
+        products = forwards * (shape.linear * self.everything(written) + head * self.answers(written))
+        learning = products / speed.flops + LEARN_CALLS * shape.layers * self.config.num_iterations * speed.call
+        at_once = min(rows, 64)  # `decode.MAX_ROWS`
+        read = self.bytes * (shape.linear + head) / speed.bandwidth
+        token = max(read, 2 * (shape.linear + head) * at_once / speed.flops)
+        token += (DECODE_CALLS * shape.layers + DECODE_CALLS_ONCE) * speed.call
+        return (learning + math.ceil(rows / 64) * written.longest * token) * self.corrections.pace
 
 
 def _kept(shape: ModelShape, r: int, e: int, own: bool, checkpointing: bool) -> float:
@@ -161,24 +267,7 @@ def _kept(shape: ModelShape, r: int, e: int, own: bool, checkpointing: bool) -> 
     return shape.layers * e * d + layer if checkpointing else shape.layers * layer
 
 
-def _workspace(shape: ModelShape, config: RunConfig, prompt_tokens: int, budget: int, e: int) -> float:
+def _workspace(shape: ModelShape, group_answers: float, seen: float, budget: int, e: int) -> float:
     """Bytes alive for a moment while one layer is computed backwards: attention scores, and the inner width."""
-    heads_per_width = max(1, shape.query_width // 64)
-    answers = min(budget, config.num_generations * config.max_completion_length)
-    scores = heads_per_width * answers * (prompt_tokens + config.max_completion_length)
+    scores = max(1, shape.query_width // 64) * min(budget, group_answers) * seen
     return e * 5 * scores + e * 5 * budget * shape.inner
-
-
-def _seconds(config: RunConfig, shape: ModelShape, prompt_tokens: int, dtype: str, speed: Speed | None) -> float | None:
-    """Seconds of a step from the machine's speed: two forwards and a backward, and weights read once for each new token."""
-    if speed is None:
-        return None
-    rows = config.prompts_per_step * config.num_generations
-    answers = rows * config.max_completion_length
-    tokens = config.prompts_per_step * prompt_tokens + answers
-    head = shape.vocabulary * shape.hidden
-    learning = (6 * shape.linear * tokens + 6 * head * answers) / speed.flops
-    read = (4 if dtype == "float32" else 2) * (shape.linear + head)
-    batches = math.ceil(rows / 64)  # `decode.MAX_ROWS` rows at a time
-    sampling = batches * config.max_completion_length * max(read / speed.bandwidth, 2 * (shape.linear + head) * min(rows, 64) / speed.flops)
-    return learning + sampling

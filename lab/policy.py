@@ -39,7 +39,7 @@ SMALL_MODEL = 20_000_000  # parameters
 class Policy:
     """A base model with named adapters. Make one with `Policy.load`."""
 
-    def __init__(self, base: Base, source: ModelSource, num_threads: int = 0):
+    def __init__(self, base: Base, source: ModelSource, num_threads: int = 0, way: str | None = None):
         self.name = source.name
         self.system_prompt = source.system_prompt  # what a run that names none sends; None leaves it to the chat template
         self.model = base.model
@@ -63,18 +63,19 @@ class Policy:
         self._head_weight = _plain_head(base.model)
         self._sampling_head: FewRowsLinear | None = None
         self._check_head()
-        self.fast = fast_path.choose(self)
+        self.fast = fast_path.choose(self, way)
 
     @classmethod
     def load(cls, model: str, *, dtype: str = "auto", load_in_4bit: bool | None = None, device: str = "auto",
-             num_threads: int = 0, progress: Progress | None = None) -> Policy:
+             num_threads: int = 0, way: str | None = None, progress: Progress | None = None) -> Policy:
         """Load a model by registry name, Hub id or folder, fetching it first if needed. Raises ModelError.
 
-        `num_threads` as in `use_threads`. `progress` is told the share done and what is happening.
+        `num_threads` as in `use_threads`, `way` as in `fast_path.choose`. `progress` is told the share done and what is
+        happening.
         """
         source = resolve(model)
         base = load_base(fetch(source, progress), dtype=dtype, load_in_4bit=load_in_4bit, device=device)
-        return cls(base, source, num_threads)
+        return cls(base, source, num_threads, way)
 
     def use_threads(self, num_threads: int) -> None:
         """Set torch's CPU threads for this model; 0 takes one for a small model and all of them for others.
@@ -87,11 +88,15 @@ class Policy:
             torch.set_num_threads(count)
 
     @property
+    def resolved(self) -> dict[str, Any]:
+        """What decides the last bits of every number: kept with a run, so that it goes on in the same way."""
+        return dict(device=str(self.device), dtype=str(self.dtype).removeprefix("torch."), load_in_4bit=self.load_in_4bit,
+                    threads=torch.get_num_threads(), way=self.fast.way, torch=torch.__version__)
+
+    @property
     def info(self) -> dict[str, Any]:
         """What a person or an event log wants to know about the loaded model."""
-        return dict(model=self.name, params=self.params, device=str(self.device),
-                    dtype=str(self.dtype).removeprefix("torch."), load_in_4bit=self.load_in_4bit,
-                    threads=torch.get_num_threads(), bytes=self.model.get_memory_footprint(),
+        return dict(model=self.name, params=self.params, **self.resolved, bytes=self.model.get_memory_footprint(),
                     adapters=self.adapters.names(), path=self.fast.reason, precision=self.precision)
 
     def add_adapter(self, name: str, *, r: int, alpha: int, seed: int, path: str | None = None) -> None:

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from lab.config import LIVE_SETTINGS, ConfigError, RunConfig
-from lab.memory import is_out_of_memory, plan_run, smaller_budget
-from lab.planner import Plan
+from lab.memory import is_out_of_memory, smaller_budget
+from lab.planner import Corrections
 from lab.policy import Policy
 from lab.records import AwaitingScores, CheckpointSaved, EvaluationRecord, Event, Group, MemoryRanShort, ScoringFailed, StepRecord
 from lab.rewards import resolve
@@ -39,6 +39,7 @@ from lab.training.collecting import Batch, Collecting
 from lab.training.evaluation import evaluate, finished, held_out_rows
 from lab.training.metrics import group_metrics
 from lab.training.objective import Objective, rows_of_dead_groups
+from lab.training.planning import Planning
 from lab.training.resampling import HardPrompts
 from lab.training.sampling import attach, sample_group
 from lab.training.stop_rules import StopRules
@@ -106,7 +107,9 @@ class Trainer(Collecting):
         self.pending: dict[str, Any] = {}  # live changes that wait for the next step
         self.cold_start_steps = 0  # supervised steps done before the first
         self.evaluated_at: int | None = None  # the step of the last evaluation
-        self.plan: Plan | None = None  # of memory; made when the run begins
+        self.corrections = Corrections()  # of the plan, from earlier runs; whoever keeps them sets them
+        self.planning: Planning | None = None
+        self.not_as_before: str | None = None  # why a run that goes on is not bit-equal to one that never stopped
         self._within_step = False
         self._stream: Generator[Event, None, None] | None = None
 
@@ -121,11 +124,11 @@ class Trainer(Collecting):
         for event in self.events():
             if isinstance(event, ScoringFailed):
                 raise event.error
+            if isinstance(event, AwaitingScores):
+                raise ScoresAwaited(event.step, event.groups, event.criteria)
             if isinstance(event, StepRecord):
                 return event
         raise StopIteration
-            if isinstance(event, AwaitingScores):
-                raise ScoresAwaited(event.step, event.groups, event.criteria)
 
     def events(self) -> Generator[Event, None, None]:
         """Everything that happens, in order. One stream: leaving it and asking again goes on where it was left."""
@@ -144,6 +147,15 @@ class Trainer(Collecting):
         self.config.replace(**changed)  # refuses what cannot work, now and not at the next step
         self.pending = changed
         return self.step + (2 if self._within_step else 1)
+
+    def plan_ahead(self) -> Planning:
+        """What the run will take: made once, when it begins or when it is asked for before."""
+        if self.planning is None:
+            config = self.config
+            rows = self.task.rows(self.prompts, config.prompts_per_step)
+            longest = max(len(self.policy.prompt_ids(row["prompt"], config.system_prompt)) for row in rows)
+            self.planning = Planning(self.policy, config, longest, self.corrections)
+        return self.planning
 
     def evaluate(self, *, base: bool = False) -> EvaluationRecord:
         """Answer the held-out prompts now, with the adapter as it is or with the bare base. Changes nothing in the run."""
@@ -197,6 +209,7 @@ class Trainer(Collecting):
             seconds += time.perf_counter() - started
             if isinstance(event, StepRecord):
                 event.metrics["step_time"], seconds = seconds, 0.0
+                self.planning.look(event)
             yield event
 
     def _run(self) -> Generator[Event, None, None]:
@@ -231,17 +244,15 @@ class Trainer(Collecting):
                 yield CheckpointSaved(self.step, str(path))
 
     def _fit_into_memory(self) -> Generator[Event, None, None]:
-        """Plan the memory. A run that begins takes the micro-batch that fits; one that goes on keeps what it had."""
-        config = self.config
-        rows = self.task.rows(self.prompts, config.prompts_per_step)
-        longest = max(len(self.policy.prompt_ids(row["prompt"], config.system_prompt)) for row in rows)
-        self.plan = plan_run(self.policy, config, longest)
-        if self.plan is None:
+        """A run that begins takes the micro-batch that fits; one that goes on keeps what it had."""
+        config, plan = self.config, self.plan_ahead().plan
+        if plan is None:
             return
-        self.policy.compute_layers_twice(self.plan.checkpointing)
+        self.policy.compute_layers_twice(plan.checkpointing)
+        longest = self.planning.prompt_tokens
         everything = config.prompts_per_step * (longest + config.num_generations * config.max_completion_length)
-        if self.step == 0 and self.plan.micro_batch_tokens < min(config.micro_batch_tokens, everything):
-            yield self._with_smaller_micro_batches(self.plan.micro_batch_tokens)
+        if self.step == 0 and plan.micro_batch_tokens < min(config.micro_batch_tokens, everything):
+            yield self._with_smaller_micro_batches(plan.micro_batch_tokens)
 
     def _with_smaller_micro_batches(self, tokens: int) -> MemoryRanShort:
         """The same batch once more, with less in memory at a time; kept with the run as a change of its settings."""

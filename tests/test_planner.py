@@ -8,7 +8,7 @@ import pytest
 
 from lab.assets import asset
 from lab.config import RunConfig
-from lab.planner import ModelShape, Speed, plan
+from lab.planner import Corrections, ModelShape, Speed, Written, compare, plan
 
 SMOLLM2 = dict(model_type="llama", num_hidden_layers=30, hidden_size=576, intermediate_size=1536, num_attention_heads=9,
                num_key_value_heads=3, vocab_size=49152, tie_word_embeddings=True)
@@ -16,10 +16,10 @@ QWEN_1_5B = dict(model_type="qwen2", num_hidden_layers=28, hidden_size=1536, int
                  num_key_value_heads=2, vocab_size=151936, tie_word_embeddings=True)
 
 
-def planned(shape=SMOLLM2, memory=None, four_bit=False, device="cpu", speed=None, correction=1.0, **settings):
+def planned(shape=SMOLLM2, memory=None, four_bit=False, device="cpu", speed=None, corrections=Corrections(), **settings):
     config = RunConfig(**dict(num_generations=8, prompts_per_step=1, max_completion_length=64) | settings)
     return plan(config, ModelShape.of(shape), prompt_tokens=60, device=device, dtype="bfloat16", load_in_4bit=four_bit,
-                memory=memory, speed=speed, correction=correction)
+                memory=memory, speed=speed, corrections=corrections)
 
 
 def test_sizes_of_a_known_model():
@@ -46,19 +46,21 @@ def test_parts_by_hand():
     assert made.peak == max(made.sampling, made.training)
 
 
-def test_four_bits_shrink_only_the_layers_and_are_never_copied():
+def test_four_bits_shrink_only_the_layers_and_are_copied_for_sampling_where_there_is_room():
     made = planned(four_bit=True)
     assert made.parts["weights"] == 0.516 * 106_168_320 + 2 * 28_311_552
-    assert made.parts["copy"] == 0
+    # the copy of the layers has 16 bits, and so has the head laid out anew beside it
+    assert made.parts["copy"] == 2 * 106_168_320 + 2 * 28_311_552
+    assert planned(four_bit=True, memory=made.parts["weights"] + 0.55e9 + 3 * 2 * 106_168_320 - 1).parts["copy"] == 0
 
 
 def test_less_memory_means_smaller_micro_batches_then_layers_computed_twice_then_no():
     big = dict(shape=QWEN_1_5B, device="cuda", four_bit=True, max_completion_length=512, prompts_per_step=4)
-    plans = [planned(memory=gb * 1e9, **big) for gb in (80, 24, 4, 2)]
+    plans = [planned(memory=gb * 1e9, **big) for gb in (80, 24, 3, 2)]
     assert [p.fits for p in plans] == [True, True, True, False]
     assert [p.checkpointing for p in plans[:3]] == [False, False, True]
     assert plans[1].micro_batch_tokens < plans[0].micro_batch_tokens
-    assert all(p.peak <= gb * 1e9 for p, gb in zip(plans[:3], (80, 24, 4), strict=True))
+    assert all(p.peak <= gb * 1e9 for p, gb in zip(plans[:3], (80, 24, 3), strict=True))
     assert "more than there is" in plans[3].sentence
 
 
@@ -69,9 +71,28 @@ def test_settings_that_grow_grow_the_plan():
     assert planned(lora_r=64).peak > base
 
 
-def test_measured_memory_corrects_the_next_plan():
-    assert planned(correction=1.2).peak == pytest.approx(1.2 * planned().peak)
-    assert planned().beside(2.1e9, 4.2).endswith("measured 2.1 GB and 4.2 s.")
+def test_measured_memory_and_seconds_correct_the_next_plan():
+    machine = Speed(1e11, 5e9)
+    plain, corrected = planned(speed=machine), planned(speed=machine, corrections=Corrections(memory=1.2, pace=3.0))
+    assert corrected.peak == pytest.approx(1.2 * plain.peak)
+    assert corrected.seconds == pytest.approx(3 * plain.seconds)
+
+
+def test_a_measurement_that_something_else_disturbed_does_not_go_all_the_way():
+    assert Corrections(memory=9.0, pace=0.001) == Corrections(memory=2.0, pace=0.1)
+
+
+def test_a_measurement_is_compared_with_what_the_completions_as_they_were_should_have_taken():
+    machine, config = Speed(1e11, 5e9), RunConfig(num_generations=8, prompts_per_step=1, max_completion_length=64)
+    where = dict(prompt_tokens=60, device="cpu", dtype="bfloat16", load_in_4bit=False, memory=None, speed=machine)
+    made = plan(config, ModelShape.of(SMOLLM2), **where)
+    full = compare(made, config, ModelShape.of(SMOLLM2), Written(64, 64), peak=made.peak, seconds=made.seconds, **where)
+    assert (full["memory"], full["pace"]) == pytest.approx((1.0, 1.0))
+    # Completions of half the length in half the time: the machine is as fast as thought, not twice as fast.
+    half = plan(config.replace(max_completion_length=32), ModelShape.of(SMOLLM2), **where)
+    short = compare(made, config, ModelShape.of(SMOLLM2), Written(32, 32), peak=half.peak, seconds=half.seconds, **where)
+    assert (short["memory"], short["pace"]) == pytest.approx((1.0, 1.0))
+    assert "32 tokens on average" in short["sentence"] and "measured" in short["sentence"]
 
 
 def test_seconds_follow_the_machine():

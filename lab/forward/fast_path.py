@@ -17,6 +17,7 @@ from torch import nn
 from lab.forward.blocks import LlamaBody
 from lab.forward.bodies import Body, HuggingFaceBody
 from lab.forward.merged import MergedBody, copy_bytes, is_known
+from lab.planner import COPY_ROOM
 from lab.rollout import Rollout, pad_left
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 # wrong mask or position is off by whole units.
 TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}
 TOLERANCE_ROUNDED = 0.3
-SPARE_MEMORY = 3  # copies that must fit into free memory before one is made
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,15 @@ class FastPath:
     reason: str
     longest: float = math.inf
 
+    @property
+    def way(self) -> str:
+        """A name for the choice, kept with a run so that it goes on in the same way."""
+        if self.body is None:
+            return "plain"
+        if not isinstance(self.body, LlamaBody):
+            return "shared"
+        return "own with a merged copy" if self.merges else "own"
+
     def takes(self, tokens: int) -> bool:
         """Whether sequences of this many tokens, prompt included, may go the fast way."""
         return self.body is not None and tokens <= self.longest
@@ -50,8 +59,13 @@ class FastPath:
         return MergedBody(model, adapter) if self.merges else self.body
 
 
-def choose(policy: Policy) -> FastPath:
-    """Try the fast bodies on a small invented rollout beside the plain path."""
+def choose(policy: Policy, way: str | None = None) -> FastPath:
+    """Try the fast bodies on a small invented rollout beside the plain path.
+
+    `way` is what a run that goes on had before: its body is not bettered, and free memory is not asked again.
+    """
+    if way == "plain":
+        return FastPath(None, False, "Plain path, as when this run began.")
     rollout = _probe(policy)
     before = policy.model.config._attn_implementation
     try:
@@ -63,9 +77,9 @@ def choose(policy: Policy) -> FastPath:
         policy.model.set_attn_implementation(before)
         return FastPath(None, False, f"Plain path: this architecture does not run with shared prompts, {why}.")
     window = getattr(policy.model.config.get_text_config(), "sliding_window", None) or math.inf
-    if is_known(policy.model) and not _difference(policy, rollout, own := LlamaBody(policy.model)):
+    if way != "shared" and is_known(policy.model) and not _difference(policy, rollout, own := LlamaBody(policy.model)):
         # Decided once, not by what is free from batch to batch: a run must not change its way of sampling.
-        room = SPARE_MEMORY * copy_bytes(policy.model) < _free_memory(policy.device)
+        room = way == "own with a merged copy" if way else COPY_ROOM * copy_bytes(policy.model) < _free_memory(policy.device)
         merges = room and not _difference(policy, rollout, MergedBody(policy.model, None))
         return FastPath(own, merges, "Fast path: prompts are shared by their group and layers are our own. "
                                      "Checked against the plain path.")

@@ -20,22 +20,20 @@ import json
 import shutil
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from lab.config import RunConfig
+from lab.config import DTYPES, RunConfig
 from lab.models.registry import ModelError
+from lab.policy import MACHINE_THREADS, Policy
 from lab.records import Completion, Group
 from lab.rollout import Rollout
 from lab.trainer import Batch, Trainer, TrainingError
 from lab.training.resampling import HardPrompts
 from lab.training.stop_rules import StopRules
-
-if TYPE_CHECKING:
-    from lab.policy import Policy
 
 FORMAT = 2
 
@@ -62,10 +60,14 @@ def load(folder: Path, *, policy: Policy | None, adapter: str, output_dir: str |
          changes: dict[str, Any]) -> Trainer:
     """The trainer that was saved in `folder`, with `changes` to its config."""
     state = _read_state(folder)
-    config = RunConfig.from_dict(state["config"]).replace(**changes)
+    before = state["policy"]
+    config = as_before(RunConfig.from_dict(state["config"]), before).replace(**changes)
+    policy = policy or Policy.load(config.model, dtype=config.dtype, load_in_4bit=config.load_in_4bit, device=config.device,
+                                   num_threads=config.num_threads, way=before.get("way"))
     # Adapter and reference come from the checkpoint: the folder that the run once continued may be gone.
     trainer = Trainer(config.replace(adapter=str(folder), reference="base"), policy=policy, adapter=adapter, output_dir=output_dir)
     trainer.config = config
+    trainer.not_as_before = _not_as_before(policy, before)
     _restore_reference(trainer, folder / "reference", RunConfig.from_dict(state["config"]).reference)
     if trainer.critic is not None:
         trainer.critic.load(folder / "critic")
@@ -81,6 +83,30 @@ def load(folder: Path, *, policy: Policy | None, adapter: str, output_dir: str |
     if state["batch"] is not None:
         trainer.batch = _restore_batch(state["batch"], load_file(folder / "rollout.safetensors"), trainer.policy.device)
     return trainer
+
+
+def as_before(config: RunConfig, resolved: dict[str, Any]) -> RunConfig:
+    """`config` with what it left open as it was decided when the run began; `resolved` is that time's `Policy.info`.
+
+    More threads than this machine offers are not asked for.
+    """
+    settled: dict[str, Any] = {}
+    if config.dtype == "auto" and resolved.get("dtype") in DTYPES:
+        settled["dtype"] = resolved["dtype"]
+    if config.load_in_4bit is None and "load_in_4bit" in resolved:
+        settled["load_in_4bit"] = resolved["load_in_4bit"]
+    if config.num_threads == 0 and resolved.get("threads", MACHINE_THREADS + 1) <= MACHINE_THREADS:
+        settled["num_threads"] = resolved["threads"]
+    return config.replace(**settled)
+
+
+def _not_as_before(policy: Policy, before: dict[str, Any]) -> str | None:
+    names = {"device": "device", "dtype": "number format", "load_in_4bit": "4 bits", "threads": "threads", "way": "way of computing",
+             "torch": "version of torch"}
+    now = policy.resolved
+    changed = [f"{word} {before[name]} before, {now[name]} now" for name, word in names.items()
+               if name in before and before[name] != now[name]]
+    return f"Steps from here on are not bit-equal to a run that never stopped: {'; '.join(changed)}." if changed else None
 
 
 def _restore_reference(trainer: Trainer, folder: Path, kind: str) -> None:
