@@ -16,7 +16,10 @@ QWEN_1_5B = dict(model_type="qwen2", num_hidden_layers=28, hidden_size=1536, int
                  num_key_value_heads=2, vocab_size=151936, tie_word_embeddings=True)
 
 
-def planned(shape=SMOLLM2, memory=None, four_bit=False, device="cpu", speed=None, corrections=Corrections(), **settings):
+UNCORRECTED = Corrections()
+
+
+def planned(shape=SMOLLM2, memory=None, four_bit=False, device="cpu", speed=None, corrections=UNCORRECTED, **settings):
     config = RunConfig(**dict(num_generations=8, prompts_per_step=1, max_completion_length=64) | settings)
     return plan(config, ModelShape.of(shape), prompt_tokens=60, device=device, dtype="bfloat16", load_in_4bit=four_bit,
                 memory=memory, speed=speed, corrections=corrections)

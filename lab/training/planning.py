@@ -29,9 +29,9 @@ class Planning:
 
     def __init__(self, policy: Policy, config: RunConfig, prompt_tokens: int, corrections: Corrections):
         self._policy, self._config, self.prompt_tokens = policy, config, prompt_tokens
-        dtype = str(policy.dtype).removeprefix("torch.")
-        self._where = dict(prompt_tokens=prompt_tokens, device=policy.device.type, dtype=dtype, load_in_4bit=policy.load_in_4bit,
-                           memory=memory.within_reach(policy.device), speed=speed.measured(policy.device.type, dtype, torch.get_num_threads()))
+        device, dtype = policy.device.type, str(policy.dtype).removeprefix("torch.")
+        self._where = dict(prompt_tokens=prompt_tokens, device=device, dtype=dtype, load_in_4bit=policy.load_in_4bit,
+                           memory=memory.within_reach(policy.device), speed=speed.measured(device, dtype, torch.get_num_threads()))
         self._seconds: list[float] = []
         self.plan: Plan | None = None
         self.report: dict[str, Any] | None = None
