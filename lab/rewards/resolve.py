@@ -97,10 +97,12 @@ def parse_call(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def short_name(reward: str) -> str:
-    """`accuracy(source='boxed')` scores as `accuracy`; a file, or a function of the person's own, is known by what was written."""
+    """`accuracy(source='boxed')` scores as `accuracy`; a file is known by its name, a frozen reward as `closeness@2`."""
+    if _is_file(reward):
+        return Path(_file_and_function(reward)[0]).stem
     try:
         return parse_call(reward)[0]
-    except RewardNotFound:
+    except RewardNotFound:  # a function of the person's own: known by what was written
         return reward
 
 
@@ -114,8 +116,13 @@ def _is_file(text: str) -> bool:
     return text.endswith(".py") or ".py:" in text
 
 
-def _from_file(text: str) -> Reward:
+def _file_and_function(text: str) -> tuple[str, str]:
     path, _, function = text.rpartition(":") if ".py:" in text else (text, "", "")
+    return path, function
+
+
+def _from_file(text: str) -> Reward:
+    path, function = _file_and_function(text)
     if not Path(path).is_file():
         raise RewardNotFound(f"There is no reward file {path}.")
     from lab.rewards.sandbox import file_reward

@@ -27,7 +27,7 @@ def score(rewards: Sequence[Reward], weights: Sequence[float] | None, groups: Se
     if len(weights) != len(rewards):
         raise ValueError(f"There are {len(weights)} weights for {len(rewards)} reward functions: give one each.")
     completions = [completion for group in groups for completion in group.completions]
-    batch = _batch(groups, trainer_state or TrainerState(), system_prompt)
+    batch = batch_of(groups, trainer_state or TrainerState(), system_prompt)
     outcomes = {reward.name: _call_and_locate(reward, batch, groups) for reward in rewards} if completions else {}
 
     metrics: dict[str, float] = {}
@@ -101,7 +101,7 @@ def _std(values: Sequence[float]) -> float:
     return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
-def _batch(groups: Sequence[Group], trainer_state: TrainerState, system_prompt: str | None) -> Batch:
+def batch_of(groups: Sequence[Group], trainer_state: TrainerState, system_prompt: str | None) -> Batch:
     pairs: list[tuple[Group, Completion]] = [(group, completion) for group in groups for completion in group.completions]
     names = dict.fromkeys(name for group in groups for name in group.row)
     columns = {name: [group.row.get(name) for group, _ in pairs] for name in names if name not in _NOT_COLUMNS}

@@ -1,0 +1,83 @@
+"""Which completions a reward is tried on: the last group, a stored run's, or typed ones. Only what the owner may see."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from lab.records import Group
+from lab.rewards.completions import newest_groups, typed_group
+from lab.web.actions import ActionError, Lab
+from lab.web.answers import answer_to
+
+MOST = 128  # completions
+MOST_TYPED = 64
+TYPED_CHARACTERS = 100_000
+
+
+@dataclass(frozen=True)
+class Source:
+    """`key` names the completions, so that scores on the same ones can be compared; `label` says what they are, in words."""
+
+    groups: list[Group]
+    label: str
+    key: str
+    scale_rewards: str = "group"
+    system_prompt: str | None = None
+
+    @property
+    def columns(self) -> list[str]:
+        return [name for name in dict.fromkeys(name for group in self.groups for name in group.row) if name != "prompt"]
+
+
+def find_source(lab: Lab, owner: str, asked: dict[str, Any]) -> Source:
+    """ActionError says why there is nothing to score."""
+    kinds = {"last": _last, "run": _of_run, "typed": _typed}
+    if asked.get("kind") not in kinds:
+        raise ActionError(f"Completions come from {', '.join(kinds)}, not from {asked.get('kind')!r}.")
+    return kinds[asked["kind"]](lab, owner, asked)
+
+
+def _last(lab: Lab, owner: str, asked: dict[str, Any]) -> Source:
+    """The newest sample of the owner's, else the newest group of the current run."""
+    for rollout in lab.store.samples(owner=owner, limit=5):
+        if groups := lab.store.rollout_groups(rollout.id):
+            return _source(groups, "the last sample", f"sample {rollout.id}", rollout.settings)
+    run = lab.current_run(owner)
+    if run is None or not run.step:
+        raise ActionError("There is no group yet: sample one in Lab, or choose a stored run.")
+    store, _ = lab.find(owner, run.id)
+    return _source(store.step(run.id, run.step).groups[:1], f"a group of {run.name}, step {run.step}", f"last {run.id} {run.attempt} {run.step}",
+                   run.config)
+
+
+def _of_run(lab: Lab, owner: str, asked: dict[str, Any]) -> Source:
+    run_id, step = asked.get("run"), asked.get("step")
+    if run_id is None:
+        current = lab.current_run(owner)
+        if current is None:
+            raise ActionError("There is no run yet: train one, or type completions.")
+        run_id = current.id
+    if not isinstance(run_id, str) or not (step is None or isinstance(step, int) and not isinstance(step, bool)):
+        raise ActionError("run must be a run's id, and step a whole number.")
+    store, run = lab.find(owner, run_id)
+    groups = newest_groups(store, run.id, MOST, step)
+    if not groups:
+        raise ActionError(f"{run.name} has no completions of step {step}." if step else f"{run.name} has no completions stored yet.")
+    where = f"step {step}" if step else f"newest {sum(len(g.completions) for g in groups)}"
+    return _source(groups, f"{run.name}, {where}", f"run {run.id} {run.attempt} {step or run.step}", run.config)
+
+
+def _typed(lab: Lab, owner: str, asked: dict[str, Any]) -> Source:
+    prompt, texts, answer = asked.get("prompt", ""), asked.get("texts", []), asked.get("answer")
+    if not isinstance(prompt, str) or not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise ActionError("Typed completions are a prompt and a list of texts.")
+    if not texts or len(texts) > MOST_TYPED or len(prompt) + sum(map(len, texts)) > TYPED_CHARACTERS:
+        raise ActionError(f"Type 1 to {MOST_TYPED} completions, {TYPED_CHARACTERS:,} characters at most.")
+    known = answer.strip() if isinstance(answer, str) and answer.strip() else answer_to(prompt)
+    row = {} if known is None else {"answer": known}
+    return Source([typed_group(prompt, texts, row)], "typed text", f"typed {hash((prompt, known, tuple(texts)))}")
+
+
+def _source(groups: list[Group], label: str, key: str, settings: dict[str, Any]) -> Source:
+    return Source(groups, label, key, settings.get("scale_rewards") or "group", settings.get("system_prompt"))
