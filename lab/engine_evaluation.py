@@ -6,6 +6,7 @@ itself are events of its trainer (`lab.engine_work`).
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
@@ -14,12 +15,13 @@ from lab.config import RunConfig
 from lab.engine_work import adapter_of
 from lab.errors import CommandError, sentence_of
 from lab.store import Command, Run
-from lab.training.evaluation import evaluate
+from lab.training.evaluation import Evaluating, evaluate
 
 if TYPE_CHECKING:
     from lab.engine import Engine
 
 BOTH = ("base", "tuned")
+TOLD_EVERY = 0.3  # seconds between two rows of progress
 
 
 class EvaluationWork:
@@ -29,6 +31,7 @@ class EvaluationWork:
         self.command, self.begun, self.ended = command, False, False
         self._engine, self._store, self._run_row = engine, engine.store, run
         self._metrics: dict[str, dict[str, float]] = {}
+        self._share, self._told = 0.0, 0.0  # of what is to be answered; when it was last told
         self._events = self._run()
 
     def advance(self) -> None:
@@ -36,11 +39,18 @@ class EvaluationWork:
         try:
             if next(self._events, None) is None:
                 self._finish("done")
+            elif time.monotonic() - self._told > TOLD_EVERY:
+                self._tell()
         except CommandError as error:
             self._finish("failed", str(error))
         except Exception as error:
             traceback.print_exc()
             self._finish("failed", sentence_of(error))
+
+    def _tell(self) -> None:
+        """The share done of all there is to answer, for whoever waits."""
+        self._told = time.monotonic()
+        self._store.tell_progress(self.command.id, share=self._share)
 
     def cancel(self) -> None:
         self._events.close()
@@ -53,10 +63,20 @@ class EvaluationWork:
         policy = self._engine.models.get(config)
         policy.use_threads(config.num_threads)
         tuned, step = adapter_of(self._engine, policy, config, run)
-        for which in args.get("adapters") or BOTH:
-            record = yield from evaluate(policy, config, tuned if which == "tuned" else None, step=step)
+        asked = args.get("adapters") or BOTH
+        for done, which in enumerate(asked):
+            record = yield from self._watched(evaluate(policy, config, tuned if which == "tuned" else None, step=step), done, len(asked))
             self._store.write_evaluation(run.id, record)
             self._metrics[which] = record.metrics
+
+    def _watched(self, evaluating: Evaluating, done: int, of: int) -> Evaluating:
+        while True:
+            try:
+                event = next(evaluating)
+            except StopIteration as stop:
+                return stop.value
+            self._share = (done + event.share) / of
+            yield event
 
     def _finish(self, status: str, error: str | None = None) -> None:
         self.ended = True

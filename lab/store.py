@@ -246,6 +246,12 @@ class Store(Database):
             rows = db.execute("UPDATE commands SET status='taken', taken=? WHERE status='queued' RETURNING *", (time.time(),)).fetchall()
         return sorted((record_of(Command, row) for row in rows), key=lambda command: command.id)
 
+    def tell_progress(self, command: int, **result: Any) -> None:
+        """What is known of a command while it is carried out, added to its `result`."""
+        with self._write() as db:
+            (before,) = db.execute("SELECT result FROM commands WHERE id=?", (command,)).fetchone()
+            db.execute("UPDATE commands SET result=? WHERE id=?", (to_json({**json.loads(before), **result}), command))
+
     def finish_command(self, command: int, status: str = "done", *, result: dict[str, Any] | None = None, error: str | None = None) -> None:
         """The end of a command; what `result` names is added to what is there."""
         with self._write() as db:

@@ -73,9 +73,9 @@ def test_branching_leaves_the_parent_as_it_was(parent):
 
 @pytest.mark.parametrize(("args", "error", "sentence"), [
     (dict(step=7), CommandError, "no checkpoint of step 7. It has 1, 2, 3"),
-    (dict(changes={"lora_r": 8}), CommandError, "lora_r cannot change in a branch"),
+    (dict(changes={"lora_r": 8}), CommandError, r"LoRA rank \(lora_r\) cannot change in a branch"),
     (dict(step=3), CommandError, "already at step 3: give more steps"),
-    (dict(changes={"max_steps": 9, "temperature": -1}), ConfigError, "temperature is -1"),
+    (dict(changes={"max_steps": 9, "temperature": -1}), ConfigError, r"Temperature \(temperature\) is -1"),
     (dict(changes={"max_stepps": 9}), ConfigError, "Unknown setting max_stepps")])
 def test_a_branch_that_cannot_be_is_refused_with_a_sentence_and_leaves_nothing(parent, args, error, sentence):
     before = len(parent.store.runs())

@@ -54,7 +54,7 @@ def test_examples_that_cannot_be_used_are_refused_with_a_sentence(source, task, 
 
 
 def test_steps_without_examples_are_refused():
-    with pytest.raises(ConfigError, match="cold_start names no examples"):
+    with pytest.raises(ConfigError, match=r"\(cold_start\) names no examples"):
         RunConfig(cold_start_steps=5)
 
 

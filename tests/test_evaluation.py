@@ -146,7 +146,7 @@ def test_held_out_rows_of_a_list_never_come_up_in_training(make_trainer):
 def test_a_task_that_holds_nothing_back_is_refused_before_the_first_step(make_trainer):
     with pytest.raises(ConfigError, match="held_out_share"):
         make_trainer(task=["Say hello."], eval_steps=1)
-    with pytest.raises(ConfigError, match="eval_rewards is empty"):
+    with pytest.raises(ConfigError, match=r"\(eval_rewards\) is empty"):
         RunConfig(eval_rewards=())
 
 

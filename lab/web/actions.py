@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from lab.assets import asset
-from lab.config import ConfigError, RunConfig
+from lab.config import REWARD_FIELDS, ConfigError, RunConfig
 from lab.models.registry import ModelError
 from lab.models.registry import resolve as resolve_model
 from lab.presets import preset
 from lab.rewards import RewardNotFound
 from lab.rewards import resolve as resolve_rewards
+from lab.storage.rewards import RewardShelf, ShelfError, keep_reward_files
+from lab.storage.run_folder import RunFolder
 from lab.store import ALIVE_STATUSES, LOCAL_OWNER, Command, Run, Store, open_store
 from lab.tasks import BUILTIN_TASKS, TaskError, load_task
 from lab.web.answers import answer_to
@@ -25,6 +28,7 @@ from lab.web.changes import read_changes
 from lab.web.form import read_form
 
 RUN_COMMANDS = ("pause", "resume", "step", "stop", "resume_run", "change", "branch", "evaluate")
+MOST_STEPS = 1_000_000
 SAMPLE_SETTINGS = ("model", "adapter", "system_prompt", "task", "rewards", "reward_weights", "num_generations", "max_completion_length",
                    "temperature", "top_p", "top_k", "min_p", "seed", "dtype", "load_in_4bit", "device", "num_threads")
 
@@ -52,6 +56,20 @@ class Lab:
             demo = None
         return cls(open_store(runs_dir), demo)
 
+    @cached_property
+    def shelf(self) -> RewardShelf:
+        """Reward drafts and frozen versions, in the same file."""
+        return RewardShelf(self.store.path)
+
+    def with_versions(self, owner: str, settings: dict[str, Any]) -> dict[str, Any]:
+        """Settings in which a frozen reward, `name@version`, stands as its file, which the engine runs in a locked worker."""
+        try:
+            frozen = {name: [self.shelf.reward_of(owner, reward) if isinstance(reward, str) else reward for reward in settings[name]]
+                      for name in REWARD_FIELDS if isinstance(settings.get(name), (list, tuple))}
+        except ShelfError as error:
+            raise ActionError(str(error)) from error
+        return {**settings, **frozen}
+
     def runs(self, owner: str) -> list[Run]:
         """Runs the owner may see, newest first, recorded ones last."""
         own = [run for run in self.store.runs() if run.owner in (owner, LOCAL_OWNER)]
@@ -78,7 +96,7 @@ def sample(lab: Lab, owner: str, prompt: str, settings: dict[str, Any], adapter:
     """Asks for one group of completions to `prompt`. `adapter` is "base" or the id of a run."""
     if not prompt.strip():
         raise ActionError("The prompt is empty: type a question or take one of the examples.")
-    config = _config({name: value for name, value in settings.items() if name in SAMPLE_SETTINGS})
+    config = _config(lab.with_versions(owner, {name: value for name, value in settings.items() if name in SAMPLE_SETTINGS}))
     if adapter != "base":
         lab.find(owner, adapter)
     row = {"prompt": prompt, **known_answer(prompt)}
@@ -107,26 +125,29 @@ def own_command(lab: Lab, owner: str, command_id: int) -> Command:
 
 def start_run(lab: Lab, owner: str, settings: dict[str, Any], name: str | None = None, steps: int | None = None) -> dict[str, Any]:
     """A new run with these settings; `steps` lets it pause after so many."""
-    config = _config(settings)
-    going = [run for run in lab.runs(owner) if run.status in ALIVE_STATUSES and run.owner == owner]
-    if going:
-        raise ActionError(f"{going[0].name} is still {going[0].status}: stop it first, or let it finish.", 409)
+    config = _config(lab.with_versions(owner, settings))
+    _none_going(lab, owner)
     name = name or f"{config.task if isinstance(config.task, str) else 'own prompts'} {time.strftime('%H:%M:%S')}"
     run = lab.store.create_run(config.to_dict(), name=name, owner=owner)
+    config = keep_reward_files(config, RunFolder(lab.store, run).path)
+    lab.store.set_config(run, config.to_dict())
     args = {"config": config.to_dict(), "name": name} | ({"steps": steps} if steps else {})
     command = lab.store.send_command("train", args, owner=owner, run=run)
     return {"run": run, "command": command.id}
 
 
 def command_run(lab: Lab, owner: str, run_id: str, kind: str, args: dict[str, Any]) -> dict[str, int]:
-    """pause, resume, step {n}, stop, resume_run {more}, change, branch {step, config}, evaluate for a run of the owner's."""
+    """pause, resume, step {n}, stop, resume_run {more}, change, branch {step, config, name}, evaluate {config} for a run of the owner's."""
     if kind not in RUN_COMMANDS:
         raise ActionError(f"A run has no command {kind!r}. Commands: {', '.join(RUN_COMMANDS)}.")
     _, run = lab.find(owner, run_id)
     if run.kind == "recorded":
         raise ActionError("This run is a recording: start one of your own with Train.", 409)
-    if kind == "change":
-        args = _changes(lab, run, args)
+    read = {"change": _changes, "branch": _branch, "evaluate": _evaluation, "resume_run": _more_steps}
+    if kind in read:
+        args = read[kind](lab, run, lab.with_versions(owner, args))
+    if kind == "branch":
+        _none_going(lab, owner)
     return {"command": lab.store.send_command(kind, args, owner=owner, run=run_id).id}
 
 
@@ -157,6 +178,39 @@ def _changes(lab: Lab, run: Run, args: dict[str, Any]) -> dict[str, Any]:
     except (ConfigError, RewardNotFound) as error:
         raise ActionError(str(error)) from error
     return changes
+
+
+def _branch(lab: Lab, run: Run, args: dict[str, Any]) -> dict[str, Any]:
+    """The settings that a branch changes must work together with those it keeps."""
+    asked = args.get("config") or {}
+    whole = _config({**run.config, **asked}).to_dict()
+    return {**args, "config": {name: whole[name] for name in asked}}
+
+
+def _evaluation(lab: Lab, run: Run, args: dict[str, Any]) -> dict[str, Any]:
+    asked = args.get("config") or {}
+    others = sorted(name for name in asked if not name.startswith("eval_"))
+    if others:
+        raise ActionError(f"{', '.join(others)} is no setting of an evaluation; those begin with eval_.")
+    whole = _config({**run.config, **asked}).to_dict()
+    return {**args, "config": {name: whole[name] for name in asked}}
+
+
+def _more_steps(lab: Lab, run: Run, args: dict[str, Any]) -> dict[str, Any]:
+    more = args.get("more")
+    if more is None:
+        return args
+    if not isinstance(more, int) or isinstance(more, bool) or not 1 <= more <= MOST_STEPS:
+        raise ActionError(f"{more!r} more steps: a whole number from 1 to {MOST_STEPS:,} is needed.")
+    if run.status in ALIVE_STATUSES:
+        raise ActionError(f"{run.name} is still {run.status}: more steps can be given when it has ended.", 409)
+    return args
+
+
+def _none_going(lab: Lab, owner: str) -> None:
+    going = [run for run in lab.runs(owner) if run.status in ALIVE_STATUSES and run.owner == owner]
+    if going:
+        raise ActionError(f"{going[0].name} is still {going[0].status}: stop it first, or let it finish.", 409)
 
 
 def _config(settings: dict[str, Any]) -> RunConfig:

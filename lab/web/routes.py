@@ -1,12 +1,24 @@
 """HTTP routes: JSON over the run store, for the page and for other programs.
 
-    GET  /api/runs                                    GET  /api/live?run=…&after=…
-    GET  /api/runs/{run}                              GET  /api/samples/{rollout}
-    GET  /api/runs/{run}/steps?after=N                POST /api/sample
-    GET  /api/runs/{run}/steps/{n}/groups             POST /api/runs
-    GET  /api/runs/{run}/steps/{n}/groups/{g}/tokens  POST /api/runs/{run}/commands
-    GET  /api/commands/{command}                      POST /api/commands/{command}/cancel
-    GET  /api/runs/{run}/changes                      GET  /api/parity
+    GET  /api/runs                                        GET  /api/live?run=…&after=…
+    GET  /api/runs/{run_id}                               GET  /api/samples/{rollout_id}
+    GET  /api/runs/{run_id}/lineage                       POST /api/sample
+    GET  /api/runs/{run_id}/steps?after=N&columns=…       POST /api/runs
+    GET  /api/runs/{run_id}/steps/{step}/groups           POST /api/runs/{run_id}/commands
+    GET  /api/runs/{run_id}/steps/{step}/groups/{group}/tokens
+    GET  /api/runs/{run_id}/changes                       GET  /api/commands/{command_id}
+    GET  /api/runs/{run_id}/evaluations                   POST /api/commands/{command_id}/cancel
+    GET  /api/runs/{run_id}/evaluations/{step}            POST /api/engine/restart
+    GET  /api/runs/{run_id}/evaluations/{step}/prompts/{prompt}
+    GET  /api/curves?theme=…    GET  /api/presets    GET  /api/examples?model=…&task=…    GET  /api/parity
+
+Commands of a run, as {"kind": …, "args": {…}}:
+
+    pause · resume · stop       step {n}                        resume_run {more: further steps}
+    change {live settings}      branch {step, config, name}     evaluate {config: eval_… settings}
+
+A command is answered with its id at once; what came of it is at /api/commands/{command_id}: `status` is queued, taken, done,
+failed or cancelled, `result` names the step, a branch's new run, the share of an evaluation that is done.
 
 Every one answers only with what `current_user` may see. `lab.web.security.Guard` has checked Host and Origin before.
 """
@@ -24,6 +36,8 @@ from lab.presets import PRESETS
 from lab.web import actions, presence, views
 from lab.web.actions import ActionError, Lab
 from lab.web.changes import changes_view
+from lab.web.evaluations import evaluation_view, evaluations_view, sampled_view
+from lab.web.lineage import lineage
 from lab.web.parity import parity_view
 from lab.web.presence import Keeper
 from lab.web.security import current_user
@@ -57,6 +71,13 @@ def show_run(request: Request, run_id: str, owner: Owner, lab: TheLab) -> Respon
     return _json(request, views.run_details(run, store.events(run_id)))
 
 
+@router.get("/runs/{run_id}/lineage")
+def show_lineage(request: Request, run_id: str, owner: Owner, lab: TheLab) -> Response:
+    """The run's parent, the checkpoints one can go on from, and its branches."""
+    store, run = lab.find(owner, run_id)
+    return _json(request, lineage(lab, owner, store, run))
+
+
 @router.get("/runs/{run_id}/steps")
 def steps(request: Request, run_id: str, owner: Owner, lab: TheLab, after: int = 0, columns: str | None = None) -> Response:
     """Metrics of the steps after `after`. `columns=curves` gives what the curves need, and `smooth` beside it."""
@@ -71,6 +92,27 @@ def changes(request: Request, run_id: str, owner: Owner, lab: TheLab) -> Respons
     """The settings that can be changed while the run goes, and what was changed at which step."""
     store, run = lab.find(owner, run_id)
     return _json(request, changes_view(run, store.events(run_id)))
+
+
+@router.get("/runs/{run_id}/evaluations")
+def evaluations(request: Request, run_id: str, owner: Owner, lab: TheLab, theme: str = "light") -> Response:
+    """Base and tuned on held-out prompts, per evaluated step, and their figure in one theme."""
+    store, run = lab.find(owner, run_id)
+    return _json(request, evaluations_view(store, run, charts.THEMES.get(theme, charts.LIGHT)))
+
+
+@router.get("/runs/{run_id}/evaluations/{step}")
+def evaluation(request: Request, run_id: str, step: int, owner: Owner, lab: TheLab) -> Response:
+    """The prompts of one evaluation with what base and tuned answered greedily."""
+    store, run = lab.find(owner, run_id)
+    return _json(request, _found(evaluation_view(store, run, step), f"Run {run.name} was not evaluated at step {step}."))
+
+
+@router.get("/runs/{run_id}/evaluations/{step}/prompts/{prompt}")
+def evaluation_prompt(request: Request, run_id: str, step: int, prompt: int, owner: Owner, lab: TheLab) -> Response:
+    """What was sampled for one of them."""
+    store, run = lab.find(owner, run_id)
+    return _json(request, _found(sampled_view(store, run, step, prompt), f"Nothing was sampled for prompt {prompt} at step {step}."))
 
 
 @router.get("/runs/{run_id}/steps/{step}/groups")
@@ -169,6 +211,12 @@ def parity(request: Request) -> Response:
 @router.get("/examples")
 def examples(request: Request, model: str = "tiny", task: str = "") -> Response:
     return _json(request, actions.examples(model, task))
+
+
+def _found(view: dict[str, Any] | None, otherwise: str) -> dict[str, Any]:
+    if view is None:
+        raise ActionError(otherwise, 404)
+    return view
 
 
 def _part(body: dict[str, Any], name: str, kind: type, default: Any) -> Any:
