@@ -3,7 +3,7 @@
 The built-ins register themselves when their modules are imported, in the order in which pickers show them.
 """
 
-from lab.rewards import builtin, length, language, textual, steps, by_hand  # noqa: F401, I001
+from lab.rewards import builtin, length, language, textual, steps, code, reward_model, judge, by_hand, gym  # noqa: F401, I001
 from lab.rewards.common import BUILTINS
 from lab.rewards.contract import Batch, Outcome, RewardError, TrainerState, call, checked_values, text_of
 from lab.rewards.resolve import Reward, RewardNotFound, resolve

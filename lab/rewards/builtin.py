@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lab.rewards.common import RewardFunction, builtin, check_choice, column_of, texts_of
-from lab.rewards.contract import text_of
+from lab.rewards.common import RewardFunction, answers_of, builtin, check_choice, column_of, texts_of
 from lab.rewards.extract import SOURCES, extract, same_answer
 from lab.rewards.locked import LockedCheck
 
@@ -37,7 +36,7 @@ def accuracy(source: str = "answer", column: str = "answer", tag: str = "answer"
     check_choice("source", source, SOURCES)
     verify = LockedCheck("check_math.py", preload=("math_verify",), needs="math-verify", memory_gb=2) if math else None
 
-    def accuracy(completions: Sequence[Any], **columns: Any) -> list[float | None]:
+    def accuracy(completions: Sequence[Any], log_extra: Any = None, **columns: Any) -> list[float | None]:
         expected = column_of(columns, column)
         given = [extract(text, source, tag) for text in texts_of(completions)]
         rewards = [None if right is None else float(answer is not None and same_answer(answer, str(right), ignore_case))
@@ -45,7 +44,8 @@ def accuracy(source: str = "answer", column: str = "answer", tag: str = "answer"
         if verify is None:
             return rewards
         doubtful = [row for row, reward in enumerate(rewards) if reward == 0.0 and given[row]]
-        verdicts = verify([given[row] for row in doubtful], expected=[str(expected[row]) for row in doubtful])
+        verdicts = verify([given[row] for row in doubtful], expected=[str(expected[row]) for row in doubtful], at=doubtful,
+                          of=len(rewards), log_extra=log_extra)
         for row, verdict in zip(doubtful, verdicts, strict=True):
             rewards[row] = verdict
         return rewards
@@ -58,7 +58,8 @@ def format(think: str | None = "think", answer: str = "answer") -> RewardFunctio
     """1 if the whole completion is `<think>…</think><answer>…</answer>`, one of each tag, nothing else, else 0.
 
     Neither part may be empty; white space around and between the parts is allowed. `think` and `answer` rename the
-    tags; `think=None` asks for the answer tag alone.
+    tags; `think=None` asks for the answer tag alone. A tag that the chat template opened itself, as thinking models' do,
+    counts as written.
 
     >>> format()(completions=["<think>1+1=2</think> <answer>2</answer>", "<answer>2</answer>"])
     [1.0, 0.0]
@@ -68,7 +69,7 @@ def format(think: str | None = "think", answer: str = "answer") -> RewardFunctio
     tags = [tag for tag in (think, answer) if tag]
 
     def format(completions: Sequence[Any], **columns: Any) -> list[float]:
-        return [float(_has_parts(text_of(completion), tags)) for completion in completions]
+        return [float(_has_parts(text, tags)) for text in answers_of(completions, columns)]
 
     return format
 

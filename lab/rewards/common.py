@@ -23,6 +23,12 @@ def texts_of(completions: Sequence[Any]) -> list[str]:
     return [text_of(completion) for completion in completions]
 
 
+def answers_of(completions: Sequence[Any], columns: dict[str, Any]) -> list[str]:
+    """The texts of completions, each with what the chat template wrote of it before the model did (the column `prefill`)."""
+    texts = texts_of(completions)
+    return [(begun or "") + text for begun, text in zip(columns.get("prefill") or [None] * len(texts), texts, strict=True)]
+
+
 def column_of(columns: dict[str, Any], name: str) -> Sequence[Any]:
     """The rows' column `name`; ValueError with the columns there are."""
     if name not in columns:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from lab.rewards.common import RewardFunction, builtin, check_choice, groups_of, texts_of
+from lab.rewards.common import RewardFunction, answers_of, builtin, check_choice, groups_of, texts_of
 from lab.rewards.extract import tagged
 from lab.rewards.locked import LockedCheck
 
@@ -28,10 +28,10 @@ def regex(pattern: str, whole: bool = False, ignore_case: bool = False) -> Rewar
         raise ValueError(f"the pattern {pattern!r} is not a regular expression: {error}.") from error
     search = LockedCheck("check_regex.py")
 
-    def regex(completions: Sequence[Any], **columns: Any) -> list[float]:
-        texts = texts_of(completions)
+    def regex(completions: Sequence[Any], log_extra: Any = None, **columns: Any) -> list[float | None]:
+        texts = answers_of(completions, columns)
         count = len(texts)
-        return search(texts, pattern=[pattern] * count, whole=[whole] * count, ignore_case=[ignore_case] * count)
+        return search(texts, pattern=[pattern] * count, whole=[whole] * count, ignore_case=[ignore_case] * count, log_extra=log_extra)
 
     return regex
 
@@ -82,16 +82,17 @@ def json_schema(schema: dict | str | None = None, tag: str | None = None, partia
     if wanted is not None:
         check = LockedCheck("check_json.py", preload=("jsonschema", "referencing"), needs="jsonschema")
 
-    def json_schema(completions: Sequence[Any], **columns: Any) -> list[float]:
+    def json_schema(completions: Sequence[Any], log_extra: Any = None, **columns: Any) -> list[float | None]:
         pieces = [tagged(text, tag) if tag else text for text in texts_of(completions)]
         values = [_parsed(piece) for piece in pieces]
         rewards = [0.0 if value is _NOT_JSON else partial for value in values]
         if check is None:
             return [1.0 if isinstance(value, (dict, list)) else reward for value, reward in zip(values, rewards, strict=True)]
         rows = [row for row, value in enumerate(values) if value is not _NOT_JSON]
-        verdicts = check([json.dumps(values[row]) for row in rows], schema=[json.dumps(wanted)] * len(rows))
+        verdicts = check([json.dumps(values[row]) for row in rows], schema=[json.dumps(wanted)] * len(rows), at=rows, of=len(values),
+                         log_extra=log_extra)
         for row, verdict in zip(rows, verdicts, strict=True):
-            rewards[row] = max(rewards[row], verdict)
+            rewards[row] = None if verdict is None else max(partial, verdict)
         return rewards
 
     return json_schema
