@@ -1,7 +1,4 @@
-"""What users of other GRPO trainers reported, and the test that keeps it from happening here.
-
-`REPORTS` lists them by what was seen. Most are proven where the code is tested anyway; those that are not, here.
-"""
+"""What users of other GRPO trainers reported: the list is whole (`tests.reports`), and what no other module tests is tested here."""
 
 import ast
 import json
@@ -14,79 +11,28 @@ import torch
 from lab.config import RunConfig
 from lab.grpo import POLICY_TERMS, grpo_loss
 from lab.policy import Policy
-from lab.rewards import resolve
+from lab.rewards import resolve, score
 from lab.rules.losses import LATER_SETTINGS
-from lab.trainer import Trainer
+from lab.trainer import Trainer, sample_group
+from lab.training.cold_start import as_rollout
 
 from .conftest import add_random_adapter, letters, roll
+from .reports import REPORTS
 
-REPORTS = {
-    "loss is 0 at the start and stays near 0": ["test_grpo.test_on_policy_the_loss_is_about_zero_but_its_gradient_is_not"],
-    "KL is huge at step 1 after supervised fine-tuning": [
-        "test_trainer_rules.test_kl_of_a_continued_adapter_begins_at_zero_and_against_the_base_it_does_not",
-        "test_cold_start.test_kl_of_the_first_step_is_exactly_0_after_a_cold_start"],
-    "curves look healthy, the saved adapter is unchanged": [
-        "test_policy.test_an_adapter_without_a_trainable_parameter_is_refused",
-        "test_trainer.test_the_adapter_moves_and_the_base_does_not"],
-    "KL of thousands at step 1, from dropout": ["test_user_reports.test_dropout_of_a_continued_adapter_is_off_in_every_pass"],
-    "ratio is not 1 on-policy at a temperature": ["test_trainer.test_sampler_and_trainer_agree_at_any_temperature"],
-    "ratio is below 1 with top-p": ["test_draw.test_log_probability_is_of_the_full_distribution_even_when_the_tail_is_cut"],
-    "result depends on how the batch is split": [
-        "test_trainer.test_the_token_budget_changes_memory_and_never_the_gradient",
-        "test_trl_parity.test_trl_with_two_accumulation_steps_equals_our_whole_batch"],
-    "masking cut-off completions changes the size of the loss": [
-        "test_grpo.test_a_masked_completion_leaves_both_numerator_and_token_count",
-        "test_grpo.test_a_fully_masked_batch_has_loss_zero_and_no_nan"],
-    "the model never learns to stop": ["test_rollout.test_mask_counts_the_stop_token_and_nothing_after_it",
-                                       "test_trainer.test_the_stop_token_is_trained_and_padding_is_not"],
-    "most steps teach nothing": ["test_trainer_rules.test_dead_groups_and_no_beta_leave_the_adapter_bit_identical",
-                                 "test_trainer_rules.test_a_dead_group_is_sampled_again_with_a_new_prompt_at_most_so_often"],
-    "KL pushes on alone in dead groups": ["test_trainer_rules.test_skipping_dead_groups_keeps_kl_from_pushing_alone"],
-    "a small group never learns": ["test_dead_groups.test_the_published_table"],
-    "NaN after some hundred steps with groups of two": ["test_grpo.test_groups_of_two_with_a_tiny_difference_stay_finite"],
-    "it trains, but only KL moves the weights": ["test_user_reports.test_without_kl_every_loss_still_moves_the_weights"],
-    "one None reward poisons the batch or counts as 0": [
-        "test_groups.test_none_for_some_of_a_group_makes_nobody_better_or_worse",
-        "test_weigh.test_a_reward_that_applies_to_one_alone_makes_nobody_better",
-        "test_rewards.test_the_page_and_the_algorithm_mean_the_same_by_none"],
-    "unexpected keyword, or reward always 0": ["test_rewards.test_a_missing_column_is_named_with_those_that_exist",
-                                               "test_rewards.test_functions_written_for_text_and_for_messages_both_work"],
-    "generation_batch_size must be divisible by num_generations": ["test_config.test_any_group_size_from_two_and_any_number_of_prompts"],
-    "another number of steps when G changes": ["test_user_reports.test_steps_and_prompts_do_not_depend_on_the_group_size"],
-    "out of memory at the loss, not at the model": ["test_head.test_no_gradient_no_slope_kept",
-                                                    "test_policy.test_the_head_in_chunks_gives_the_same_values_and_gradients"],
-    "generation ten times slower than expected": ["test_user_reports.test_sampling_reads_every_token_once"],
-    "KL is infinite, then the loss is NaN": ["test_grpo.test_extreme_log_ratios_stay_finite_and_are_counted"],
-    "the KL penalty pulls the wrong way": ["test_grpo.test_expected_gradient_of_each_estimator_over_a_toy_vocabulary"],
-    "clip ratio is always 0, more updates per batch do nothing": [
-        "test_trainer.test_a_second_update_uses_the_same_completions_and_frozen_old_logps"],
-    "a merged 4-bit model is much worse than its adapter": ["test_user_reports.test_weights_in_4_bits_are_never_merged"],
-    "weights drift over many merges": ["test_fast_equals_plain.test_sampling_leaves_the_base_as_it_was"],
-    "LoRA does not learn while full fine-tuning does": [
-        "test_user_reports.test_the_adapter_moves_on_a_small_base_as_it_does_in_float32",
-        "test_user_reports.test_the_default_learning_rate_is_one_for_lora"],
-    "resume starts again or loads an untrained adapter": [
-        "test_checkpoint.test_six_steps_equal_three_and_resume_three",
-        "test_trainer_rules.test_every_rule_moves_the_adapter_and_three_steps_and_three_resumed_are_six"],
-    "sampler and trainer disagree": ["test_rollout.test_sampling_logps_are_the_trainers"],
-    "the run hangs for ever in a reward function": ["test_sandbox_faults.test_an_endless_loop_uses_no_more_cpu_time_than_it_may"],
-    "two runs with one seed differ": ["test_trainer.test_equal_configs_give_bit_equal_runs"],
-    "evaluation mixes with the training rewards": [
-        "test_evaluation.test_an_evaluation_uses_its_own_rewards_temperature_and_number_of_samples"],
-    "only the last reward function counts": ["test_rewards.test_the_total_is_the_weighted_sum"],
-    "math rewards hang or raise inside the app only": ["test_user_reports.test_mathematics_is_graded_off_the_main_thread_too"],
-    "the ratio explodes with length": ["test_grpo.test_three_tokens_at_the_three_levels"],
-    "cispo's epsilon_high taken for a distance from 1": ["test_losses.test_cispo_with_grpos_epsilon_throttles_every_token",
-                                                         "test_config.test_contradictions_are_refused_in_a_sentence"],
-}
+NOT_OF_ONE_DEVICE = {2, 11, 20, 31, 35, 38}
 
 
-@pytest.mark.parametrize("seen", REPORTS)
-def test_every_report_has_its_test(seen):
-    for name in REPORTS[seen]:
+@pytest.mark.parametrize("report", REPORTS, ids=lambda report: f"{report.row} {report.seen}")
+def test_every_report_has_its_tests(report):
+    assert report.tests
+    for name in report.tests:
         module, _, function = name.partition(".")
         tree = ast.parse((Path(__file__).parent / f"{module}.py").read_text(encoding="utf-8"))
         assert any(isinstance(node, ast.FunctionDef) and node.name == function for node in tree.body), name
+
+
+def test_every_row_of_one_device_is_in_the_list():
+    assert {report.row for report in REPORTS} | NOT_OF_ONE_DEVICE == set(range(1, 43))
 
 
 def test_dropout_of_a_continued_adapter_is_off_in_every_pass(make_trainer, tmp_path):
@@ -133,6 +79,61 @@ def test_sampling_reads_every_token_once(policy):
     assert 0 < sum(read) <= rollout.prompt_ids.numel() + int(rollout.lengths.sum())
 
 
+def test_a_template_that_opens_the_thinking_itself_does_not_make_the_format_reward_0(policy, monkeypatch):
+    monkeypatch.setattr(policy.tokenizer, "chat_template", policy.tokenizer.chat_template + "<think>")
+    config = RunConfig(model="tiny", task="add2", rewards=("format", "regex(pattern='<think>')"), num_generations=2,
+                       max_completion_length=4)
+    [group] = finished(sample_group(policy, config, [{"prompt": "What is 1 + 1?", "answer": "2"}]))
+    assert policy.decode(group.prompt_ids).endswith("<think>") and group.row["prefill"] == "<think>"
+    assert [c.rewards["regex"] for c in group.completions] == [1.0, 1.0]  # the whole answer is judged, not only its rest
+    for completion in group.completions:
+        completion.text = "1 + 1 = 2</think><answer>2</answer>"
+    score(resolve(config.rewards), None, [group])
+    assert [c.rewards["format"] for c in group.completions] == [1.0, 1.0]
+
+
+def test_without_such_a_template_a_completion_that_only_closes_the_thinking_has_no_format(policy):
+    config = RunConfig(model="tiny", task="add2", rewards=("format",), num_generations=2, max_completion_length=4)
+    [group] = finished(sample_group(policy, config, [{"prompt": "What is 1 + 1?", "answer": "2"}]))
+    assert "prefill" not in group.row
+    group.completions[0].text = "1 + 1 = 2</think><answer>2</answer>"
+    score(resolve(config.rewards), None, [group])
+    assert group.completions[0].rewards["format"] == 0.0
+
+
+def test_a_cold_start_does_not_open_the_thinking_twice(policy, monkeypatch):
+    monkeypatch.setattr(policy.tokenizer, "chat_template", policy.tokenizer.chat_template + "<think>")
+    rollout = as_rollout(policy, [{"prompt": "1 + 1 = ?", "completion": "<think>1+1=2</think><answer>2</answer>"}], "")
+    assert policy.decode(rollout.completion_ids[0].tolist()) == "1+1=2</think><answer>2</answer>"
+
+
+def test_4_bits_are_unpacked_once_for_a_batch_and_not_again_for_every_token(policy_4bit, monkeypatch):
+    """What makes 4 bits slower than 16 is unpacking them at each product. Counted, not timed: a sampling of 32 tokens asks as
+    often as one of 4, once for each linear layer of the copy, and no product is made with packed weights at all."""
+    import bitsandbytes
+
+    asked = []
+    for name in ("dequantize_4bit", "gemv_4bit"):
+        monkeypatch.setattr(bitsandbytes.functional, name, counting(getattr(bitsandbytes.functional, name), asked))
+    monkeypatch.setattr(bitsandbytes, "matmul_4bit", counting(bitsandbytes.matmul_4bit, asked))
+    counts, tokens = {}, {}
+    for length in (4, 32):
+        asked.clear()
+        rollout = roll(policy_4bit, num_generations=3, max_completion_length=length)
+        counts[length], tokens[length] = len(asked), int(rollout.lengths.sum())
+    layers = [m for m in policy_4bit.model.modules() if type(m).__name__ == "Linear4bit"]
+    assert tokens[32] > tokens[4]
+    assert counts == {4: len(layers), 32: len(layers)}
+
+
+def counting(function, calls):
+    def counted(*args, **kwargs):
+        calls.append(function.__name__)
+        return function(*args, **kwargs)
+
+    return counted
+
+
 def test_weights_in_4_bits_are_never_merged(policy_4bit):
     """The copy that samples is in 16 bits and beside them: rounded back to 4 bits an adapter would be lost."""
     adapter = add_random_adapter(policy_4bit, seed=2)
@@ -154,6 +155,15 @@ def test_the_adapter_moves_on_a_small_base_as_it_does_in_float32(policy, base, r
     expected, got = movement(policy), movement(small)
     for matrix in ("lora_A", "lora_B"):
         assert got[matrix] >= 0.95 * expected[matrix] > 0
+
+
+def finished(stream):
+    """What a generator returns."""
+    while True:
+        try:
+            next(stream)
+        except StopIteration as stop:
+            return stop.value
 
 
 def movement(policy):

@@ -17,6 +17,7 @@ import torch
 from lab.policy import Policy
 from lab.rollout import Rollout
 from lab.tasks.worked import completion_text
+from lab.training.sampling import prefill_of
 
 
 def supervised_backward(policy: Policy, adapter: str, rollout: Rollout, *, max_tokens: int) -> float:
@@ -36,8 +37,11 @@ def supervised_backward(policy: Policy, adapter: str, rollout: Rollout, *, max_t
 def as_rollout(policy: Policy, examples: Sequence[dict[str, Any]], system_prompt: str | None) -> Rollout:
     """Rows with prompt and completion as if the policy had just written them: (B, T), each with its stop token."""
     stop = _stop_token(policy)
-    completions = [policy.tokenizer(completion_text(row), add_special_tokens=False)["input_ids"] + stop for row in examples]
-    prompt_ids, prompt_mask = policy.pad_prompts([policy.prompt_ids(row["prompt"], system_prompt) for row in examples])
+    prompts = [policy.prompt_ids(row["prompt"], system_prompt) for row in examples]
+    # what the chat template has opened already, such as <think>, is not written a second time
+    texts = [completion_text(row).removeprefix(prefill_of(policy, ids).strip()) for row, ids in zip(examples, prompts, strict=True)]
+    completions = [policy.tokenizer(text, add_special_tokens=False)["input_ids"] + stop for text in texts]
+    prompt_ids, prompt_mask = policy.pad_prompts(prompts)
     count, width, device = len(examples), max(map(len, completions)), policy.device
     ids = [c + [policy.pad_id] * (width - len(c)) for c in completions]
     mask = [[1] * len(c) + [0] * (width - len(c)) for c in completions]

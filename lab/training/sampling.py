@@ -6,6 +6,7 @@ update (`trainer`) and the decoding itself (`rollout`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from lab.rewards import Reward, TrainerState, resolve, score
 from lab.rollout import Progress, Rollout, SamplingSettings, sample
 from lab.training.weigh import weigh
 
+PREFILL_TOKENS = 16  # of the prompt's end: as many as a tag with white space may take
 
 def sample_group(
     policy: Policy, config: RunConfig, prompts: Sequence[dict[str, Any]], adapter: str | None = None, *,
@@ -94,12 +96,24 @@ def seeded(*numbers: int) -> torch.Generator:
 
 def _groups(policy: Policy, rollout: Rollout, rows, shown, prompts, num_generations: int) -> list[Group]:
     ids, lengths, finished = rollout.completion_ids.tolist(), rollout.lengths.tolist(), rollout.finished.tolist()
-    groups = [Group(i, shown[i], prompts[i], dict(row), []) for i, row in enumerate(rows)]
+    prefills = [prefill_of(policy, ids) for ids in prompts]
+    rows = [row | {"prefill": begun} if begun else dict(row) for row, begun in zip(rows, prefills, strict=True)]
+    groups = [Group(i, shown[i], prompts[i], row, []) for i, row in enumerate(rows)]
     for row, group in enumerate(rollout.group_ids.tolist()):
         tokens = ids[row][: lengths[row]]
         groups[group].completions.append(Completion(row % num_generations, policy.decode(tokens), tokens, finished[row]))
     attach(groups, rollout, sampling_logps=rollout.sampling_logps)
     return groups
+
+
+def prefill_of(policy: Policy, prompt_ids: list[int]) -> str:
+    """What the chat template has already written of the answer: an opened tag such as `<think>`; mostly nothing.
+
+    A completion then begins inside the tag, and a reward that looks for the whole form in it alone would be 0 for ever: so
+    reward functions get this as the column `prefill`.
+    """
+    opened = re.search(r"<\w+>\s*$", policy.decode(prompt_ids[-PREFILL_TOKENS:]))
+    return opened[0] if opened else ""
 
 
 def _text_of_prompt(prompt: str | list[dict]) -> str:
