@@ -10,7 +10,7 @@ _HOMES = {
     "RunConfig": "config", "ConfigError": "config",
     "Trainer": "trainer", "TrainingError": "trainer",
     "Policy": "policy", "ModelError": "policy",
-    "sample_group": "training.sampling",
+    "sample_group": "training.sampling", "preflight": "training.preflight", "scan": "training.difficulty",
     "RewardError": "rewards",
     "Completion": "records", "Group": "records", "StepRecord": "records",
     "open_run": "storage.recorder", "record": "storage.recorder", "recording": "storage.recorder", "watch": "storage.recorder",

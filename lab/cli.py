@@ -60,12 +60,14 @@ def open_lab(argv: list[str]) -> int:
 
 
 def train_arguments() -> type:
-    """A dataclass with a flag for every field of RunConfig, in its order and with its help, and four flags of the command's own."""
+    """A dataclass with a flag for every field of RunConfig, in its order and with its help, and five flags of the command's own."""
     own = [
         ("config", Annotated[Path | None, tyro.conf.arg(help="TOML file with settings; flags override it.")], None),
         ("preset", Annotated[str | None, tyro.conf.arg(help="Start from a preset; a file and flags override it.")], None),
         ("name", Annotated[str | None, tyro.conf.arg(help="Name of the run. None: made from the task and the time.")], None),
         ("runs", Annotated[Path, tyro.conf.arg(help="Folder of the runs.")], Path("runs")),
+        ("preflight", Annotated[bool, tyro.conf.arg(help="First sample a few groups and say what they promise; end there if nothing can "
+                                                         "be learned.")], False),
     ]
     hints = get_type_hints(RunConfig)
     settings = [(f.name, Annotated[FLAG_TYPES.get(f.name, hints[f.name]), tyro.conf.arg(help=_flag_help(f))], f.default)
@@ -81,7 +83,17 @@ def train(argv: list[str]) -> int:
     defaults = {**_preset(first.preset), **_toml(first.config)}
     arguments = tyro.cli(kind, prog="grpo-lab train", args=argv, default=kind(**defaults)) if defaults else first
     config = RunConfig(**{f.name: getattr(arguments, f.name) for f in dataclasses.fields(RunConfig)})
+    if arguments.preflight and not _preflight(config):
+        return 1
     return _train(config, arguments.name, arguments.runs)
+
+
+def _preflight(config: RunConfig) -> bool:
+    import lab
+
+    seen = lab.preflight(config)
+    seen.print()
+    return seen.can_learn
 
 
 def _train(config: RunConfig, name: str | None, runs: Path) -> int:

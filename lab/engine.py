@@ -99,8 +99,10 @@ class Engine:
     def _work(self) -> bool:
         """One event of the work whose turn it is; False when there is none."""
         playing = [work for work in self.runs.values() if work.playing]
-        if self.samples and (self.samples[0].begun or not playing or self._owed <= 0):
-            self.phase, work = "sampling", self.samples[0]
+        # a scan is patient: samples go before it, and it takes turns with a training even when it has begun
+        sample = min(self.samples, key=_is_patient, default=None)
+        if sample and (sample.begun and not _is_patient(sample) or not playing or self._owed <= 0):
+            self.phase, work = "sampling", sample
         elif playing:
             self.phase, work = "training", playing[0]
         else:
@@ -132,8 +134,8 @@ class Engine:
 
     def _order(self, kind: str):
         orders = {"sample": self._sample, "evaluate": self._evaluate, "cancel": self._cancel, "train": self._train, "branch": self._branch,
-                  "resume_run": self._resume_run, "pause": self._pause, "resume": self._resume, "step": self._step, "stop": self._stop,
-                  "change": self._change, "scores": self._scores}
+                  "scan": self._scan, "preflight": self._preflight, "resume_run": self._resume_run, "pause": self._pause,
+                  "resume": self._resume, "step": self._step, "stop": self._stop, "change": self._change, "scores": self._scores}
         if kind not in orders:
             raise CommandError(f"There is no command {kind!r}. Commands: {', '.join(orders)}.")
         return orders[kind]
@@ -149,6 +151,18 @@ class Engine:
         from lab.engine_evaluation import EvaluationWork
 
         self.samples.append(EvaluationWork(self, command, self._known_run(command)))
+
+    def _scan(self, command: Command) -> None:
+        """Queued behind samples; what it finds is told in the data set."""
+        from lab.engine_data import ScanWork
+
+        self.samples.append(ScanWork(self, command))
+
+    def _preflight(self, command: Command) -> None:
+        """Queued like a sample; the result says what a few groups promise."""
+        from lab.engine_data import PreflightWork
+
+        self.samples.append(PreflightWork(self, command))
 
     def _cancel(self, command: Command) -> dict[str, Any]:
         target = command.args.get("command")
@@ -297,6 +311,10 @@ def _serves(key: tuple, policy: Policy, config: RunConfig, way: str | None) -> b
     model, dtype, load_in_4bit, device, _ = key
     return (model == config.model and device == config.device and config.dtype in (dtype, policy.info["dtype"])
             and config.load_in_4bit in (load_in_4bit, policy.load_in_4bit) and way in (None, policy.fast.way))
+
+
+def _is_patient(work: Any) -> bool:
+    return getattr(work, "patient", False)
 
 
 def recover(store: Store) -> None:
