@@ -118,6 +118,84 @@ WORDS = {
 }
 
 
+CHOICES = {
+    "loss_type": {
+        "grpo": "Mean over each completion's tokens, then over completions: each completion counts alike (DeepSeekMath).",
+        "bnpo": "Mean over all tokens that count in the batch: long completions weigh more.",
+        "dr_grpo": "Sum over tokens divided by a constant, the token limit: length gives no advantage (Dr. GRPO).",
+        "dapo": "Mean over all tokens of the whole optimiser step (DAPO; TRL's default).",
+        "luspo": "The completion's own sum, not divided by its length; needs one ratio per completion.",
+        "cispo": "Caps the ratio as a weight instead of clipping, so that no token loses its gradient.",
+        "sapo": "A soft gate in place of the clip, steeper for completions worse than their group.",
+        "vespo": "Weighs each completion by a smooth function of its ratio that falls off on both sides.",
+        "dppo": "A token stops counting when its probability, not its ratio, has moved by ε.",
+    },
+    "scale_rewards": {
+        "group": "Divides by the group's own std: every group counts alike, however close its rewards lie (DeepSeekMath).",
+        "batch": "Divides by the std of the whole batch: groups that differ more count more.",
+        "none": "Divides by nothing: the advantage is the distance from the mean (Dr. GRPO).",
+    },
+    "importance_sampling_level": {
+        "token": "Each token has its own ratio and its own clip (GRPO).",
+        "sequence": "One ratio per completion, the geometric mean of its tokens' (GSPO). Wants a far smaller ε.",
+    },
+    "kl_estimator": {
+        "k1": "−d, with d = log π_ref − log π: unbiased, often negative, and without any gradient in expectation.",
+        "k2": "d² / 2: biased but never negative; its gradient is that of KL(π ‖ ref).",
+        "k3": "e^d − d − 1: unbiased, never negative, now and then very large (DeepSeekMath).",
+        "k3_corrected": "k3 times the ratio: its gradient is that of KL(π ‖ ref) (DeepSeek-V3.2; TRL's default).",
+    },
+    "kl_placement": {
+        "loss": "A term of every token's loss (GRPO).",
+        "reward": "Taken off each completion's reward before groups are compared, as PPO and RLOO do.",
+    },
+    "reference": {
+        "start": "The adapter as the run began. For a new adapter that is the base itself, and KL starts at 0.",
+        "base": "The bare model, also where the run goes on from an adapter.",
+        "snapshot": "A copy of the policy, made anew every so many steps (iterative GRPO).",
+        "ema": "Follows the policy slowly: every so many steps it takes over a share of it.",
+    },
+    "advantage_rule": {
+        "grpo": "(reward − group mean) / (std + 0.0001); what divides is the advantage scale.",
+        "rloo": "reward − mean of the others. Not divided by anything; the scale does not act.",
+        "maxrl": "(reward − mean) / mean: the rarer success is, the more it counts. Rewards must not be negative.",
+        "opo": "reward − mean weighted by length: the baseline with the least variance.",
+        "rank": "Share of the group beaten minus share lost to: only the order counts, so no outlier can outweigh the rest.",
+    },
+    "multi_objective_aggregation": {
+        "sum_then_normalize": "The weighted sum of the rewards is compared within the group.",
+        "normalize_then_sum": "Each reward is compared by itself, then they are summed and scaled over the batch (GDPO).",
+    },
+    "dead_groups": {
+        "keep": "They stay in the batch; only KL acts on them.",
+        "skip": "They are left out of the loss.",
+        "resample": "They are thrown away and other prompts are sampled, up to the most rounds (DAPO).",
+        "replace": "Prompts that had signal before take their place.",
+    },
+    "algorithm": {
+        "grpo": "A completion is compared with its group: no critic.",
+        "ppo": "A critic predicts the reward token by token, and is trained beside the policy.",
+    },
+    "lr_scheduler_type": {
+        "constant": "The rate stays where it is after the warm-up.",
+        "linear": "Falls in a straight line to the final share at the last step.",
+        "cosine": "Falls slowly, then fast, then slowly to the final share.",
+    },
+    "dtype": {
+        "auto": "float32 for small models on a CPU, bfloat16 on CUDA.",
+        "float32": "Four bytes a weight, exact.",
+        "bfloat16": "Two bytes a weight, about three digits.",
+    },
+    "device": {
+        "auto": "CUDA if there is one, then MPS, else the CPU.",
+        "cpu": "Bit-equal when done again.",
+        "cuda": "An NVIDIA GPU.",
+        "mps": "An Apple GPU.",
+    },
+}
+"""What each value of a setting with names to choose from does: the page shows the chosen one's under its field."""
+
+
 def metric(name: str) -> Metric:
     """The glossary entry of a metric as it is logged, `rewards/accuracy/mean` included. Raises KeyError for an unknown name."""
     for entry in METRICS:

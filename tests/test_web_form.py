@@ -71,3 +71,9 @@ def test_the_page_has_the_buttons_and_the_prompt_box_that_others_rely_on(compone
     assert components["lab-prompt"]["props"]["label"] == "Prompt"
     assert components["lab-sample"]["props"]["value"] == "Sample"
     assert components["train-start"]["props"]["value"] == "Start this run"
+
+
+def test_every_value_one_can_choose_is_explained():
+    choices = client().get("/api/choices").json()["choices"]
+    assert {name: set(known) for name, known in choices.items()} == {
+        name: set(field.metadata["choices"]) for name, field in FIELDS.items() if field.metadata["choices"]}

@@ -4,7 +4,7 @@
 import * as api from "./api.js";
 import * as changes from "./changes.js";
 import { el, fill, say, set, whenThere } from "./dom.js";
-import { NONE, fixed } from "./format.js";
+import { NONE, fixed, megabytes } from "./format.js";
 import * as marks from "./marks.js";
 import * as poll from "./poll.js";
 import * as theme from "./theme.js";
@@ -58,7 +58,7 @@ async function rebuild() {
   drawAll({ keepZoom: true });
 }
 
-function loadPlotly() {
+export function loadPlotly() {
   return (library ??= new Promise((done, failed) => {
     document.head.append(Object.assign(document.createElement("script"),
       { src: `${api.root()}lab/vendor/plotly.min.js`, onload: done, onerror: failed }));
@@ -67,15 +67,19 @@ function loadPlotly() {
 
 function makeFigure(curve) {
   const value = el("b"), unit = el("span"), plot = el("div.plot"), note = el("p.plot-note");
-  const node = el("figure", { "data-metric": curve.metric, "data-step": "", "data-value": "", tabindex: 0 },
+  const node = el("figure", { "data-metric": curve.metric, "data-step": "", "data-value": "", tabindex: 0, hidden: curve.optional },
     el("figcaption", {}, el("span.title", { title: curve.help }, curve.title), el("span.now", {}, value, " ", unit)), plot, note);
   return { curve, node, plot, value, unit, note, zoomed: false, own: false };
 }
 
 function drawAll({ keepZoom = false } = {}) {
+  figures.forEach((figure) => set(figure.node, { hidden: !isShown(figure.curve) }));
   figures.forEach(headline);
-  if (window.Plotly) figures.forEach((figure) => draw(figure, keepZoom));
+  if (window.Plotly) figures.filter((figure) => isShown(figure.curve)).forEach((figure) => draw(figure, keepZoom));
 }
+
+/** A critic's curves are there only where there is a critic. */
+const isShown = (curve) => !curve.optional || poll.state.steps.columns.includes(curve.metric);
 
 function draw(figure, keepZoom) {
   const { curve, plot } = figure;
@@ -91,7 +95,7 @@ function draw(figure, keepZoom) {
   if (!keepZoom) figure.top = null;
   figure.top = topFor(figure, traces);
   Object.assign(layout.xaxis, { range: kept?.[0] ?? plannedRange() });
-  Object.assign(layout.yaxis, { range: kept?.[1] ?? range(figure.top), tickformat: figure.top[1] < 0.001 ? ".0e" : "~g" });
+  Object.assign(layout.yaxis, { range: kept?.[1] ?? range(figure.top), tickformat: figure.top[1] < 0.001 ? ".0e" : curve.unit === "bytes" ? "~s" : "~g" });
   layout.margin.r = parts.length ? 92 : 12;
   layout.annotations = notes(figure);
   layout.shapes = marks.shapes(spec.theme);
@@ -257,10 +261,10 @@ function headline(figure) {
   const { curve, node } = figure;
   const raw = poll.newest(curve.metric), smooth = poll.newest(curve.metric, "smooth"), step = poll.state.steps.rows.at(-1)?.[0];
   const total = poll.newest("groups/total");
-  const isGroups = curve.metric === "groups/live";
+  const isGroups = curve.metric === "groups/live", isBytes = curve.unit === "bytes";
   say(figure.value, isGroups && raw !== null ? `${fixed(raw, 0)} of ${fixed(total, 0)}` : curve.metric === "loss"
-    ? small(raw, curve.digits) : fixed(smooth, curve.digits));
-  say(figure.unit, isGroups ? "" : curve.unit);
+    ? small(raw, curve.digits) : isBytes ? megabytes(raw) : fixed(smooth, curve.digits));
+  say(figure.unit, isGroups || isBytes ? "" : curve.unit);
   set(node, { "data-step": step ?? "", "data-value": (curve.metric === "reward" ? smooth : raw) ?? "", "data-raw": raw ?? "",
     "aria-label": `${curve.title}: ${figure.value.textContent} ${curve.unit} at step ${step ?? NONE}` });
   say(figure.note, step === undefined ? "No step yet" : "");

@@ -33,6 +33,10 @@ export function gigabytes(bytes) {
   return bytes ? (bytes / 1e9).toFixed(bytes < 1e10 ? 2 : 1) : NONE;
 }
 
+export function megabytes(bytes) {
+  return bytes === null || bytes === undefined ? NONE : `${(bytes / 1e6).toFixed(bytes < 1e7 ? 2 : 0)} MB`;
+}
+
 export function count(n, one, many = one + "s") {
   return `${n} ${n === 1 ? one : many}`;
 }

@@ -1,15 +1,23 @@
 // The page's own part: starts everything, and offers Gradio's buttons what they call.
 
+import * as byhand from "./byhand.js";
 import * as changes from "./changes.js";
+import * as choices from "./choices.js";
+import * as critic from "./critic.js";
 import * as curves from "./curves.js";
 import * as debate from "./debate.js";
+import * as evaluations from "./evaluations.js";
 import * as fields from "./fields.js";
+import * as forms from "./forms.js";
 import * as lab from "./lab.js";
+import * as lineage from "./lineage.js";
 import * as newest from "./newest.js";
 import * as notice from "./notice.js";
 import * as parity from "./parity.js";
 import * as plan from "./plan.js";
 import * as poll from "./poll.js";
+import * as reward from "./reward.js";
+import * as rewardEditor from "./reward_editor.js";
 import * as runs from "./runs.js";
 import * as sample from "./sample.js";
 import * as strip from "./strip.js";
@@ -24,9 +32,13 @@ window.lab = {
   cancelSample: () => void sample.cancel(),
   showExamples: (model, task) => void sample.showExamples(model, task),
   presetNote: (name) => void plan.presetNote(name),
-  plan: (names, values) => void plan.show(together(names, values)),
+  formTold: (side, names, values) => void forms.told(side, names, values),
+  formGiven: (side, names) => forms.given(side, names),
+  reward: { typed: reward.typed, text: reward.text, choices: rewardEditor.choices, chosen: rewardEditor.chosen },
   startRun: (names, values) => void runs.startWith(together(names, values)),
 };
 
-for (const part of [strip, tabs, fields, notice, lab, sample, debate, plan, changes, curves, table, newest, parity]) part.mount();
+forms.onChange((side, values) => side === "train" && plan.show(values));
+for (const part of [strip, tabs, forms, fields, notice, lab, sample, debate, plan, choices, changes, lineage, curves, critic, evaluations, table, newest, byhand, parity]) part.mount();
+reward.mount();
 poll.start();

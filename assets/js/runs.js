@@ -1,13 +1,13 @@
 // Starting and steering a run: what the strip's buttons do, and when each can.
 
 import { LabError, get, post } from "./api.js";
+import * as forms from "./forms.js";
 import * as poll from "./poll.js";
 import * as tabs from "./tabs.js";
 
 const ALIVE = ["queued", "loading", "training", "paused"];
-const ANSWER_WAITS = [200, 400, 800, 1600, 3200, 6400]; // milliseconds between looks
-let pendingSteps = null; // set while the form's values are on their way: start, then pause after so many
-let problem = null;
+const ANSWER_WAITS = [200, 400, 800, 1600, 3200, ...Array(20).fill(6400)]; // milliseconds between looks
+let starting = false, problem = null;
 const listeners = [];
 
 /** Listens to what went wrong with the last thing asked for: a sentence, or null. */
@@ -43,6 +43,21 @@ export async function resume(run) {
   await attempt(() => order(run, "resume_run"));
 }
 
+/** Sends a command whose end one looks for elsewhere, or waits for: a branch answers with its new run. */
+export async function send(kind, args) {
+  let answer = null;
+  await attempt(async () => {
+    const { command } = await post(`api/runs/${encodeURIComponent(poll.state.run.id)}/commands`, { kind, args });
+    poll.nudge();
+    if (kind !== "evaluate") answer = await answered(command);
+  });
+  return answer;
+}
+
+export async function cancelCommand(command) {
+  await attempt(() => post(`api/commands/${command}/cancel`));
+}
+
 /** Changes settings of the run that goes. A refusal is an error with the sentence. */
 export function change(settings) {
   return order(poll.state.run.id, "change", settings);
@@ -52,15 +67,23 @@ export async function restartEngine() {
   await attempt(() => post("api/engine/restart"));
 }
 
-/** The Train form's start button calls this with what it holds; null stands for the first-run preset. */
-export async function startWith(config) {
-  const wanted = pendingSteps;
-  pendingSteps = null;
+/** The Train form's start button calls this with what it holds. With `steps` the run pauses after so many. */
+export async function startWith(config, steps = null) {
   await attempt(async () => {
-    const { run } = await post("api/runs", { ...(config && { config }), ...(wanted && { steps: wanted }) });
+    const { run } = await post("api/runs", { config, ...(steps && { steps }) });
     poll.show(run);
     tabs.choose("train");
   });
+}
+
+/** What Train would do now, in words, for the button's title. */
+export function trainHint() {
+  if (poll.state.run?.status === "paused" && isOwn()) return `Goes on with ${poll.state.run.name}.`;
+  const form = { ...forms.lastKnown("lab"), ...forms.lastKnown("train") };
+  if (!form.model) return null;
+  const group = form.prompts_per_step ? `${form.prompts_per_step} prompts × ${form.num_generations}` : `groups of ${form.num_generations}`;
+  return `Starts ${form.model} on ${form.task}: ${group}, temperature ${form.temperature}, at most ${form.max_completion_length} tokens, `
+    + `seed ${form.seed}. The settings are those of the Train form.`;
 }
 
 /** For each button: true, or why not. */
@@ -105,23 +128,31 @@ export function timeLeft() {
   return (times.reduce((sum, time) => sum + time, 0) / times.length) * Math.max(0, run.max_steps - run.step);
 }
 
-/** Starts what the Train form says. Gradio builds that tab when it is first opened: before, its settings are the first run's. */
-function start(n) {
-  pendingSteps = n;
-  const button = document.getElementById("train-start");
-  if (button) button.click();
-  else startWith(null);
+/** Starts what the Train form says; where the Lab form has the same setting, both say what was touched last. */
+async function start(steps) {
+  if (starting) return;
+  starting = true;
+  try {
+    await startWith(await forms.values("train"), steps);
+  } finally {
+    starting = false;
+  }
 }
 
-/** Sends a command and waits a moment for the engine's answer, so that a refusal is told. */
+/** Sends a command, so that a refusal is told. */
 async function order(run, kind, args = {}) {
   const { command } = await post(`api/runs/${encodeURIComponent(run)}/commands`, { kind, args });
   poll.nudge();
+  await answered(command);
+}
+
+/** Waits a moment for the engine's answer to a command. A refusal is an error with the sentence. */
+export async function answered(command) {
   for (const wait of ANSWER_WAITS) {
     await new Promise((done) => setTimeout(done, wait));
     const answer = await get(`api/commands/${command}`);
-    if (answer.status === "failed") throw new LabError(answer.error ?? `${kind} failed.`, 422);
-    if (answer.status === "done") return;
+    if (answer.status === "failed") throw new LabError(answer.error ?? `${answer.kind} failed.`, 422);
+    if (answer.status === "done") return answer;
   }
 }
 

@@ -19,10 +19,13 @@ from lab.models.registry import resolve as resolve_model
 from lab.presets import preset
 from lab.rewards import RewardNotFound
 from lab.rewards import resolve as resolve_rewards
+from lab.storage.datasets import FOLDER as DATA_FOLDER
+from lab.storage.datasets import Datasets
 from lab.storage.rewards import RewardShelf, ShelfError, keep_reward_files
 from lab.storage.run_folder import RunFolder
 from lab.store import ALIVE_STATUSES, LOCAL_OWNER, Command, Run, Store, open_store
 from lab.tasks import BUILTIN_TASKS, TaskError, load_task
+from lab.tasks.sources import task_name
 from lab.web.answers import answer_to
 from lab.web.changes import read_changes
 from lab.web.form import read_form
@@ -70,6 +73,16 @@ class Lab:
             raise ActionError(str(error)) from error
         return {**settings, **frozen}
 
+    def with_dataset(self, owner: str, settings: dict[str, Any]) -> dict[str, Any]:
+        """Settings whose task, where it names a data set as the forms do, is the path of its file. Another's is not found."""
+        task = settings.get("task")
+        if not isinstance(task, str) or not task.startswith(f"{DATA_FOLDER}/"):
+            return settings
+        found = Datasets(self.store.path).find(task, owner)
+        if found is None:
+            raise ActionError(f"There is no data set {task!r} here: choose another task.", 404)
+        return {**settings, "task": str(found.file.resolve())}
+
     def runs(self, owner: str) -> list[Run]:
         """Runs the owner may see, newest first, recorded ones last."""
         own = [run for run in self.store.runs() if run.owner in (owner, LOCAL_OWNER)]
@@ -96,7 +109,8 @@ def sample(lab: Lab, owner: str, prompt: str, settings: dict[str, Any], adapter:
     """Asks for one group of completions to `prompt`. `adapter` is "base" or the id of a run."""
     if not prompt.strip():
         raise ActionError("The prompt is empty: type a question or take one of the examples.")
-    config = _config(lab.with_versions(owner, {name: value for name, value in settings.items() if name in SAMPLE_SETTINGS}))
+    settings = {name: value for name, value in settings.items() if name in SAMPLE_SETTINGS}
+    config = _config(lab.with_dataset(owner, lab.with_versions(owner, settings)))
     if adapter != "base":
         lab.find(owner, adapter)
     row = {"prompt": prompt, **known_answer(prompt)}
@@ -125,15 +139,22 @@ def own_command(lab: Lab, owner: str, command_id: int) -> Command:
 
 def start_run(lab: Lab, owner: str, settings: dict[str, Any], name: str | None = None, steps: int | None = None) -> dict[str, Any]:
     """A new run with these settings; `steps` lets it pause after so many."""
-    config = _config(lab.with_versions(owner, settings))
+    config = _config(lab.with_dataset(owner, lab.with_versions(owner, settings)))
     _none_going(lab, owner)
-    name = name or f"{config.task if isinstance(config.task, str) else 'own prompts'} {time.strftime('%H:%M:%S')}"
+    name = name or f"{task_name(config.task)} {time.strftime('%H:%M:%S')}"
     run = lab.store.create_run(config.to_dict(), name=name, owner=owner)
     config = keep_reward_files(config, RunFolder(lab.store, run).path)
     lab.store.set_config(run, config.to_dict())
     args = {"config": config.to_dict(), "name": name} | ({"steps": steps} if steps else {})
+    lab.store.send_command("preflight", {"config": config.to_dict()}, owner=owner, run=run)  # in the queue it comes first
     command = lab.store.send_command("train", args, owner=owner, run=run)
     return {"run": run, "command": command.id}
+
+
+def preflight(lab: Lab, owner: str, settings: dict[str, Any]) -> dict[str, int]:
+    """A few groups sampled with these settings, without a run; what they promise is the command's result."""
+    config = _config(lab.with_dataset(owner, lab.with_versions(owner, settings)))
+    return {"command": lab.store.send_command("preflight", {"config": config.to_dict()}, owner=owner).id}
 
 
 def command_run(lab: Lab, owner: str, run_id: str, kind: str, args: dict[str, Any]) -> dict[str, int]:
@@ -166,7 +187,7 @@ def examples(model: str, task: str) -> dict[str, Any]:
     known = task and all(part in BUILTIN_TASKS for part in task.split("+"))  # files are read when a run asks for them
     prompts = load_task(task).examples if known else ()
     shown = list(dict.fromkeys([*prompts[:3], *source.examples]))[:5]
-    return {"examples": shown, "note": source.only or source.note, "params": source.params}
+    return {"examples": shown, "note": source.only or source.note, "params": source.params, "preset": source.preset}
 
 
 def _changes(lab: Lab, run: Run, args: dict[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ Leaves out where a field goes on the page (the tabs decide) and what a value mea
 from __future__ import annotations
 
 import dataclasses
+import json
 import typing
 from typing import Any
 
@@ -14,6 +15,8 @@ import gradio as gr
 from lab.config import REWARD_FIELDS, ConfigError, RunConfig, as_text, named
 
 FIELDS = {field.name: field for field in dataclasses.fields(RunConfig)}
+SHARED = ("system_prompt", "model", "task", "num_generations", "temperature", "max_completion_length", "seed", "rewards",
+          "reward_weights")  # settings that the Lab form and the Train form both have
 _AS_THEY_ARE = ("num_generations",)  # a slider's number
 _HINTS = typing.get_type_hints(RunConfig)
 _DEFAULTS = RunConfig()
@@ -94,6 +97,19 @@ def _number(name: str, text: Any, kind: type) -> int | float:
         pass
     raise ConfigError(f"{named(name)} is {str(text).strip()!r}: "
                       f"{'a whole number' if kind is int else 'a number'} is needed.")
+
+
+def wire_form(side: str, inputs: dict[str, gr.components.Component]) -> None:
+    """Hands a form to assets/js/forms.js: its values after each change and when asked, and values of the page's into its fields."""
+    names, fields = list(inputs), list(inputs.values())
+    shared = [name for name in names if name in SHARED]
+    tell = gr.Button("Tell", elem_id=f"{side}-tell", elem_classes=["wire"])
+    told = f"(...values) => window.lab.formTold({json.dumps(side)}, {json.dumps(names)}, values)"
+    gr.on([tell.click, *(field.change for field in fields)], None, fields, None, js=told, api_visibility="private")
+    for way, given in (("take", shared), ("restore", names)):
+        button = gr.Button(way, elem_id=f"{side}-{way}", elem_classes=["wire"])
+        button.click(None, None, [inputs[name] for name in given], api_visibility="private",
+                     js=f"() => window.lab.formGiven({json.dumps(side)}, {json.dumps(given)})")
 
 
 def trl_css(prefix: str) -> str:

@@ -10,7 +10,8 @@
     GET  /api/runs/{run_id}/evaluations                   POST /api/commands/{command_id}/cancel
     GET  /api/runs/{run_id}/evaluations/{step}            POST /api/engine/restart
     GET  /api/runs/{run_id}/evaluations/{step}/prompts/{prompt}
-    GET  /api/curves?theme=…    GET  /api/presets    GET  /api/examples?model=…&task=…    GET  /api/parity
+    GET  /api/curves?theme=…    GET  /api/presets    GET  /api/choices
+    GET  /api/examples?model=…&task=…    GET  /api/parity
 
 Commands of a run, as {"kind": …, "args": {…}}:
 
@@ -37,6 +38,7 @@ from lab.web import actions, presence, views
 from lab.web.actions import ActionError, Lab
 from lab.web.changes import changes_view
 from lab.web.evaluations import evaluation_view, evaluations_view, sampled_view
+from lab.web.form import form_value
 from lab.web.lineage import lineage
 from lab.web.parity import parity_view
 from lab.web.presence import Keeper
@@ -192,14 +194,23 @@ def curves(request: Request, theme: str = "light") -> Response:
     """Which curves there are, with their Plotly layouts in one theme."""
     colours = charts.THEMES.get(theme, charts.LIGHT)
     shown = [{"metric": c.metric, "title": c.title, "unit": c.unit, "digits": c.digits, "smoothing": c.smoothing, "top": c.top,
-              "help": glossary.metric(c.metric).text, "layout": charts.curve_layout(c, colours)} for c in charts.CURVES]
+              "help": glossary.metric(c.metric).text, "layout": charts.curve_layout(c, colours), "optional": c in charts.CRITIC_CURVES}
+             for c in (*charts.CURVES, *charts.CRITIC_CURVES)]
     return _json(request, {"curves": shown, "dashes": charts.DASHES, "theme": vars(colours)})
 
 
 @router.get("/presets")
 def presets(request: Request) -> Response:
     return _json(request, {"presets": [{"name": p.name, "title": p.title, "why": p.why, "source": p.source, "group": p.group,
-                                        "settings": p.settings} for p in PRESETS.values()]})
+                                        "settings": p.settings,
+                                        "form": {name: form_value(name, value) for name, value in p.settings.items()}}
+                                       for p in PRESETS.values()]})
+
+
+@router.get("/choices")
+def choices(request: Request) -> Response:
+    """What each value of a setting with names to choose from does."""
+    return _json(request, {"choices": glossary.CHOICES})
 
 
 @router.get("/parity")

@@ -11,7 +11,7 @@ from lab.models.registry import ModelError
 from lab.rewards import BUILTINS
 from lab.tasks import BUILTIN_TASKS
 from lab.web.actions import first_run
-from lab.web.form import form_value, make_field
+from lab.web.form import form_value, make_field, wire_form
 from lab.web.islands import island
 
 ID, LABEL = "lab", "Lab"
@@ -26,6 +26,7 @@ def build() -> None:
             _rail(settings)
         with gr.Column(elem_classes=["glass"], scale=1):
             island("lab-notice-lab")
+            island("lab-byhand-lab")
             island("lab-group")
             island("lab-arithmetic")
             island("lab-debate")
@@ -56,6 +57,7 @@ def _rail(settings: RunConfig) -> None:
     inputs["model"].input(_suit, inputs["model"], [inputs[name] for name in SUITED], queue=False, show_progress="hidden",
                           api_visibility="private")
     _tell_examples(inputs)
+    wire_form(ID, inputs)
 
 
 def _tell_examples(inputs: dict) -> None:

@@ -11,7 +11,7 @@ from lab.presets import PRESETS
 from lab.rewards import BUILTINS
 from lab.tasks import BUILTIN_TASKS
 from lab.web.actions import first_run
-from lab.web.form import FIELDS, form_value, make_field
+from lab.web.form import FIELDS, form_value, make_field, wire_form
 from lab.web.islands import island
 from lab.web.tab_lab import MODELS
 
@@ -30,8 +30,12 @@ def build() -> None:
             _rail(settings)
         with gr.Column(elem_classes=["glass"], scale=1):
             island("lab-notice-train")
+            island("lab-byhand")
             island("lab-progress")
+            island("lab-lineage")
             island("lab-curves")
+            island("lab-critic")
+            island("lab-evaluations")
             island("lab-newest")
             island("lab-table")
 
@@ -87,9 +91,7 @@ def _wire(preset: gr.Dropdown, start: gr.Button, inputs: dict) -> None:
     names, fields = list(inputs), list(inputs.values())
     preset.input(lambda chosen: _values(chosen, names), preset, fields, queue=False, show_progress="hidden", api_visibility="private")
     preset.change(None, preset, None, js="(name) => window.lab.presetNote(name)", api_visibility="private")
-    tell = f"(...values) => window.lab.plan({json.dumps(names)}, values)"
-    gr.on([field.change for field in fields], None, fields, None, js=tell, api_visibility="private")
-    # the strip's Train presses this button, so that it starts what the form says
+    wire_form(ID, {"preset": preset, **inputs})
     start.click(None, fields, None, js=f"(...values) => window.lab.startRun({json.dumps(names)}, values)", api_visibility="private")
 
 
