@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import importlib
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -33,6 +34,8 @@ PAPER = dict(
 )
 LOSSES = tuple(POLICY_TERMS)
 LEVELS = [(loss, level) for loss in LOSSES for level in ("token", "sequence") if (loss, level) != ("vespo", "sequence")]
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def lengths_mask(*lengths: int) -> torch.Tensor:
@@ -561,6 +564,6 @@ def test_a_loss_that_misses_its_numbers_says_which():
         grpo_loss(**random_batch(), **(needed | {"loss_type": "sapo"}))
 
 
-@pytest.mark.parametrize("module", ["grpo", "groups", "advantages", "losses", "masks", "entropy", "ppo", "dead_groups", "loss_stats"])
+@pytest.mark.parametrize("module", ["lab.grpo", *(f"lab.rules.{path.stem}" for path in sorted((ROOT / "lab" / "rules").glob("[a-z]*.py")))])
 def test_examples_in_docstrings_are_true(module):
-    assert doctest.testmod(importlib.import_module(f"lab.{module}")).failed == 0
+    assert doctest.testmod(importlib.import_module(module)).failed == 0

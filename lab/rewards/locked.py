@@ -68,7 +68,8 @@ class LockedCheck:
             from lab.rewards.sandbox import Limits, RewardHost
 
             # the libraries are ours to trust, so by the clock there is patience for a busy machine
-            limits = Limits(start_seconds=120, wall_seconds=60, call_cpu_seconds=SECONDS_PER_ROW, memory_bytes=self.memory_gb << 30)
+            limits = Limits(start_seconds=120, load_cpu_seconds=30, wall_seconds=60, call_cpu_seconds=SECONDS_PER_ROW,
+                            memory_bytes=self.memory_gb << 30)
             self._host = RewardHost(limits, preload=self.preload)
             self._host.load(Path(__file__).with_name(self.file).read_text(encoding="utf-8"), "check", self.file)
         return self._host
