@@ -28,7 +28,7 @@ import psutil
 
 from lab.config import RunConfig
 from lab.errors import CommandError, sentence_of
-from lab.jobs import process_is_there
+from lab.jobs import identity, process_is_there
 from lab.storage.rows import Command, Process, Run
 from lab.storage.run_folder import RunFolder
 from lab.store import ALIVE_STATUSES, Store, open_store
@@ -47,8 +47,8 @@ LOCK_SECONDS = 5.0
 class Engine:
     """Everything the process holds: models, runs, waiting samples."""
 
-    def __init__(self, store: Store, *, idle_exit: float = IDLE_EXIT_SECONDS):
-        self.store, self.idle_exit = store, idle_exit
+    def __init__(self, store: Store, *, idle_exit: float = IDLE_EXIT_SECONDS, identity: str | None = None):
+        self.store, self.idle_exit, self.identity = store, idle_exit, identity
         self.models = Models(self)
         self.runs: dict[str, RunWork] = {}
         self.samples: deque[SampleWork] = deque()
@@ -83,7 +83,7 @@ class Engine:
         """What the header strip shows; called from the heartbeat's thread."""
         at_work = next((w for w in list(self.runs.values()) if w.playing), None)
         return {"phase": self.phase, "run": at_work.run if at_work else None, "queue": len(self.samples), "loading": self.loading,
-                "rss": psutil.Process().memory_info().rss, "memory_total": psutil.virtual_memory().total, **self.models.info()}
+                "identity": self.identity, "rss": psutil.Process().memory_info().rss, "memory_total": psutil.virtual_memory().total, **self.models.info()}
 
     # -- working
 
@@ -357,6 +357,12 @@ def _beat(store: Store, engine: Engine, stop: threading.Event) -> None:
             traceback.print_exc()
 
 
+def _without_runs(arguments: list[str]) -> list[str]:
+    """The options that make one engine differ from another on the same folder."""
+    place = arguments.index("--runs")
+    return [*arguments[:place], *arguments[place + 2:]]
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m lab.engine", description="The engine of GRPO Lab: the page starts it by itself.")
     parser.add_argument("--runs", type=Path, required=True, help="the runs folder")
@@ -371,8 +377,9 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"Another engine already works on {options.runs}.", file=sys.stderr)
         return 1
     store = open_store(options.runs)
-    store.register("engine", {"phase": "starting"})
-    engine = Engine(store, idle_exit=options.idle_exit)
+    own = identity(_without_runs(sys.argv[1:] if arguments is None else arguments))
+    store.register("engine", {"phase": "starting", "identity": own})
+    engine = Engine(store, idle_exit=options.idle_exit, identity=own)
     for name in ("SIGTERM", "SIGINT"):
         signal.signal(getattr(signal, name), lambda *_: setattr(engine, "stopping", True))
     stop = threading.Event()

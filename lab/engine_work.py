@@ -16,6 +16,7 @@ from lab.errors import CommandError, sentence_of
 from lab.records import (
     AwaitingScores,
     ColdStartStep,
+    Completion,
     EvaluationRecord,
     Group,
     GroupSampled,
@@ -250,9 +251,19 @@ class SampleWork:
             self._finish("failed", why)
 
     def cancel(self) -> None:
+        """What was written so far stays, without scores."""
         self._events.close()
-        self._groups = []
+        self._groups += self._unfinished()
         self._finish("cancelled")
+
+    def _unfinished(self) -> list[Group]:
+        """Groups in mid-writing, from their partial texts; which tokens they are made of is not known here."""
+        written: dict[int, Group] = {}
+        for live in self._store.live():
+            if live.rollout == self._rollout and live.group not in {group.index for group in self._groups}:
+                group = written.setdefault(live.group, Group(live.group, live.prompt, [], {}, []))
+                group.completions.append(Completion(live.index, live.text, [], live.ended))
+        return list(written.values())
 
     def _run(self) -> Generator[Any, None, None]:
         args = self.command.args

@@ -6,11 +6,13 @@ and everything the engine does (`lab.engine`); the two meet in the store.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,15 @@ class EngineStatus:
     info: dict[str, Any]
     error: str | None
     traceback: str | None
+    other_version: bool = False  # it was started by a lab whose code or options differed from this one's
+
+
+def identity(arguments: Sequence[str] = ()) -> str:
+    """What an engine is made of: the lab's code without the page's, the interpreter, and the options it is started with."""
+    home = Path(__file__).resolve().parent
+    code = [(str(path.relative_to(home)), stat.st_mtime_ns, stat.st_size)
+            for path in sorted(home.rglob("*.py")) if path.relative_to(home).parts[0] != "web" for stat in [path.stat()]]
+    return hashlib.sha256(repr((code, sys.executable, tuple(arguments))).encode()).hexdigest()[:16]
 
 
 class Engine:
@@ -44,10 +55,14 @@ class Engine:
         self._arguments = arguments
         self._child: subprocess.Popen | None = None
         self._started, self._pause, self._dead_since = 0.0, FIRST_PAUSE, None
+        self._identity, self._log_from = identity(arguments), 0
 
     def ensure(self) -> EngineStatus:
-        """Starts the engine if there is none; after a death, with a growing pause between tries."""
+        """Starts the engine if there is none; after a death, with a growing pause between tries. One of another version is
+        exchanged when it has nothing to do."""
         status = self.status()
+        if status.other_version and status.info.get("phase") == "idle" and not self.store.open_commands():
+            self.end()
         if status.state == "off":
             self.start()
         elif status.state == "dead":
@@ -57,12 +72,23 @@ class Engine:
     def start(self) -> None:
         """Starts an engine process. Where one already holds the folder, the new one ends at once."""
         self._started, self._dead_since = time.time(), None
+        log = self.runs_dir / LOG_NAME
+        self._log_from = log.stat().st_size if log.exists() else 0
         self._child = start_engine(self.runs_dir, *self._arguments)
+
+    def end(self) -> None:
+        """Asks the engine to end: it saves its runs first. The next `ensure` starts another."""
+        import psutil
+
+        known = self.store.process("engine")
+        if known and process_is_there(known.pid, known.started):
+            psutil.Process(known.pid).terminate()
 
     def status(self) -> EngineStatus:
         known = self.store.process("engine")
         if known and process_is_there(known.pid, known.started):
-            return _status(*_alive(time.time() - known.heartbeat), known)
+            found = _status(*_alive(time.time() - known.heartbeat), known)
+            return replace(found, other_version=self._child is None and known.info.get("identity", self._identity) != self._identity)
         if self._child and not (known and known.started >= self._started):  # it has not shown itself yet
             if self._child.poll() is None:
                 return _status("starting", "The engine is starting.", None)
@@ -85,11 +111,16 @@ class Engine:
     def _why(self, known: Process) -> str:
         if known.error:
             return f"The engine stopped: {known.error}"
-        return f"The engine was ended from outside or ran out of memory. {self._last_words()}"
+        return f"The engine was ended from outside or ran out of memory. {self._last_words(known)}"
 
-    def _last_words(self) -> str:
+    def _last_words(self, known: Process | None = None) -> str:
+        """The last line that this engine left: what an earlier one wrote would mislead."""
         log = self.runs_dir / LOG_NAME
-        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() if log.exists() else []
+        own = self._child is not None and (known is None or known.started >= self._started)
+        written = log.read_bytes()[self._log_from if own else 0:] if log.exists() else b""
+        if known and not own and log.exists() and log.stat().st_mtime < known.started:
+            written = b""
+        lines = written.decode("utf-8", errors="replace").strip().splitlines()
         return f"Its last line in {LOG_NAME}: {lines[-1]}" if lines else f"It left nothing in {LOG_NAME}."
 
 

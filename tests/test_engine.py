@@ -4,6 +4,7 @@ Tests share one engine and go in order; the last ones kill it.
 """
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -129,6 +130,9 @@ def test_a_sample_is_cancelled_while_it_is_written_and_while_it_waits(engine, st
     for command in (waiting, writing):
         ended(engine, store.send_command("cancel", {"command": command.id}))
         assert ended(engine, command).status == "cancelled" and store.rollout(command.result["rollout"]).status == "cancelled"
+    (kept,) = store.rollout_groups(writing.result["rollout"])  # what was written stays, without scores
+    assert any(c.text for c in kept.completions) and all(c.reward is None and c.rewards == {} for c in kept.completions)
+    assert store.rollout_groups(waiting.result["rollout"]) == []
     assert store.live() == [] and ended(engine, sample(engine)).status == "done"
 
 
@@ -274,6 +278,48 @@ def test_a_killed_engine_is_started_again_and_its_run_resumes_with_the_same_step
                        for k in d.arrays)
     changes = [(e.attempt, e.step) for e in store.events(run) if e.kind == "change"]
     assert changes == [(1, changed_from)] + [(2, changed_from)] * (changed_from > checkpoint)
+
+
+def test_a_run_waits_for_scores_by_hand_and_a_killed_engine_asks_for_the_same_and_repeats_those_given(engine, store):
+    run = start(engine, dict(max_steps=3, prompts_per_step=1, rewards=("by_hand", "format"), seed=11))
+    asked = awaiting(engine, run, 1)
+    assert asked["criteria"] == {"clarity": 1, "correctness": 2, "relevance": 1} and len(asked["groups"][0]["completions"]) == 4
+    assert ended(engine, sample(engine)).status == "done" and store.run(run).status == "paused"  # other work goes on
+    stale = ended(engine, store.send_command("scores", {"id": "another", "scores": [1, 1, 1, 1]}, run=run))
+    assert stale.status == "failed" and "no longer wait" in stale.error
+    wrong = ended(engine, store.send_command("scores", {"id": asked["id"], "scores": [1, 1]}, run=run))
+    assert wrong.status == "failed" and wrong.error == "There are 2 scores for 4 completions: give one each."
+    order(engine, "scores", run, id=asked["id"], scores=[[1.0, 0.9, 0.0, {"clarity": 1, "correctness": 0.5, "relevance": 1}]])
+    order(engine, "scores", run, id=awaiting(engine, run, 2)["id"], scores=[0.1, 0.7, None, 0.3])
+    third = awaiting(engine, run, 3)
+    first = store.step(run, 1).groups[0]
+    assert [c.rewards["by_hand"] for c in first.completions] == [1.0, 0.9, 0.0, 0.75]
+    assert first.completions[3].extra == {"clarity": 1.0, "correctness": 0.5, "relevance": 1.0}
+    os.kill(engine.status().pid, signal.SIGKILL)
+    until(lambda: engine.status().state == "dead", engine)
+    for step, folder in RunFolder(store, run).checkpoints():
+        if step > 0:  # as if the crash had come before they were written
+            shutil.rmtree(folder)
+    until(lambda: engine.ensure().state == "running", engine)
+    reaches(engine, run, "interrupted")
+    assert order(engine, "resume_run", run).result["step"] == 0
+    again = awaiting(engine, run, 3)
+    assert again["id"] == third["id"] and store.run(run).attempt == 2  # the two steps were scored without asking
+    for n in (1, 2):
+        one, other = store.step(run, n, arrays=True), store.step(run, n, attempt=1, arrays=True)
+        assert {**one.metrics, "step_time": 0} == {**other.metrics, "step_time": 0}
+        assert all(c.arrays[name].tobytes() == d.arrays[name].tobytes() for c, d in zip(
+            one.groups[0].completions, other.groups[0].completions, strict=True) for name in d.arrays)
+    order(engine, "scores", run, id=again["id"], scores=[0, 1, 0, 1])
+    reaches(engine, run, "finished")
+
+
+def awaiting(engine, run, step):
+    """What the run asks a person for in this step, once it does."""
+    def told():
+        events = [e for e in engine.store.events(run) if e.kind == "awaiting_scores" and e.attempt == engine.store.run(run).attempt]
+        return events and events[-1].step == step and engine.store.run(run).status == "paused" and events[-1].data
+    return until(told, engine)
 
 
 def test_an_engine_told_to_end_saves_its_runs(engine, store):

@@ -6,7 +6,7 @@ import sys
 import time
 
 import lab.jobs
-from lab.jobs import Engine, process_is_there
+from lab.jobs import Engine, identity, process_is_there
 
 
 def test_a_process_is_told_from_a_later_one_with_the_same_id():
@@ -57,9 +57,51 @@ def test_a_dead_engine_is_told_from_one_that_ended_by_itself(tmp_path):
     for phase, state in (("training", "dead"), ("off", "off")):
         subprocess.run([sys.executable, "-c", code, str(tmp_path), phase], check=True)
         assert Engine(tmp_path).status().state == state
-    (tmp_path / "engine.log").write_text("loading\nKilled\n")
-    subprocess.run([sys.executable, "-c", code, str(tmp_path), "training"], check=True)
+
+
+def test_only_what_the_fallen_engine_itself_wrote_is_quoted(tmp_path):
+    code = "import sys; from lab.store import open_store; open_store(sys.argv[1]).register('engine', {'phase': 'training'})"
+    log = tmp_path / "engine.log"
+    log.write_text("RuntimeError: of an engine long ago\n")
+    os.utime(log, (time.time() - 60, time.time() - 60))
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+    assert Engine(tmp_path).status().sentence.endswith("It left nothing in engine.log.")
+    log.write_text("loading\nKilled\n")
     assert Engine(tmp_path).status().sentence.endswith("Its last line in engine.log: Killed")
+    restarted = Engine(tmp_path, arguments=("--nonsense",))
+    restarted.start()  # appends to the log: only its own lines are its last words
+    restarted._child.wait()
+    assert "unrecognized arguments: --nonsense" in restarted._last_words() and "Killed" not in restarted._last_words()
+
+
+def test_an_engine_of_other_code_or_options_is_told_and_is_exchanged_only_when_it_is_idle(tmp_path):
+    code = ("import sys, time; from lab.store import open_store; s = open_store(sys.argv[1])\n"
+            "s.register('engine', {'phase': 'training', 'identity': sys.argv[2]}); time.sleep(600)")
+    engine = Engine(tmp_path)
+    assert identity() == engine._identity != identity(("--idle-exit", "5"))
+    process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path), "another"])
+    try:
+        until(lambda: engine.store.process("engine"))
+        assert engine.ensure().other_version and process.poll() is None  # it has work to do
+        engine.store._connection.execute("UPDATE processes SET info = json_set(info, '$.phase', 'idle')")
+        assert engine.ensure().other_version
+        assert process.wait(60) != 0  # it was asked to end
+    finally:
+        process.kill()
+    same = subprocess.Popen([sys.executable, "-c", code, str(tmp_path), engine._identity])
+    try:
+        until(lambda: engine.store.process("engine").pid == same.pid)
+        assert not engine.status().other_version
+    finally:
+        same.kill()
+
+
+def until(true):
+    for _ in range(600):
+        if true():
+            return
+        time.sleep(0.1)
+    raise AssertionError("it did not come true within a minute")
 
 
 def test_the_stored_error_of_a_fallen_engine_is_what_the_page_says(tmp_path):

@@ -151,6 +151,7 @@ function drawRow(row, c, view, scale, self) {
 function spoken(c, view, way, writing) {
   if (writing) return `Completion ${c.index + 1}, ${count(c.tokens, "token")} so far`;
   const advantage = signed(c.advantage).replace("+", "plus ").replace("\u2212", "minus ");
+  if (c.finished === null) return `Completion ${c.index + 1}, cancelled, not scored`;
   const worth = c.reward === null ? "not applicable" : reward(c.reward);
   return `Completion ${c.index + 1}, reward ${worth}, advantage ${advantage}, ${EFFECT[way]}`;
 }
@@ -185,10 +186,11 @@ function drawMore(more, c, view) {
   const copy = el("button", { type: "button",
     onclick: () => navigator.clipboard.writeText(c.text).then(() => say(copied, "copied")) }, "Copy");
   fill(more,
-    el("p", {}, el("b", {}, count(c.tokens, "token")), c.finished === false ? `, cut off${view.limit ? ` at ${view.limit}` : ""}`
+    c.finished === null ? el("p", {}, "cancelled before it ended, not scored")
+      : el("p", {}, el("b", {}, count(c.tokens, "token")), c.finished === false ? `, cut off${view.limit ? ` at ${view.limit}` : ""}`
       : ", ended by itself"),
     el("p.actions", {}, copy, copied),
-    sum ? el("p.sum", {}, `${sum} = `, el("b", {}, reward(c.reward))) : el("p.sum", {}, "No reward function applies to this completion."),
+    sum ? el("p.sum", {}, `${sum} = `, el("b", {}, reward(c.reward))) : c.finished === null ? null : el("p.sum", {}, "No reward function applies to this completion."),
     sum && silent ? el("p.sum", {}, `${silent} cannot be judged here, for lack of an answer or column: its weight goes to the others.`) : "");
 }
 

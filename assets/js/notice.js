@@ -11,7 +11,7 @@ const places = [];
 let problem = null, ticking = null;
 
 export function mount() {
-  for (const id of ["lab-notice-lab", "lab-notice-train"]) {
+  for (const id of ["lab-notice-lab", "lab-notice-train", "lab-notice-data", "lab-notice-reward"]) {
     whenThere(id, (place) => {
       fill(place, el("div.notices"));
       places.push(place.firstChild);
@@ -56,6 +56,11 @@ function engine() {
       buttons: [{ label: "Restart engine", act: runs.restartEngine, filled: true }], details: engine.traceback ?? engine.error,
     };
   }
+  if (engine.other_version) {
+    return { key: ["version"], name: "version", title: "The engine is from another version of the lab",
+      why: "It was started before this page and goes on with its work. It is exchanged as soon as it has nothing to do; restarting it now "
+        + "saves the run, which can then be resumed.", buttons: [{ label: "Restart engine", act: runs.restartEngine }] };
+  }
   if (engine.state === "stale") return { key: ["stale"], name: "engine", title: "The engine is silent", why: engine.sentence };
   if (loading) {
     const share = typeof loading.share === "number" ? `${Math.round(100 * loading.share)} %` : "";
@@ -88,7 +93,7 @@ function about(run) {
     return { name: "stopped", title: `Stopped and saved at step ${run.step}`, buttons: [resume],
       why: run.error ?? `${run.name} can go on from here, or Train starts a new run.` };
   }
-  if (run.status === "paused" && run.error) {
+  if (run.status === "paused" && run.error && !run.error.startsWith("Waiting for scores")) { // those have a panel of their own
     return { kind: "bad", name: "waiting", title: `Paused at step ${run.step}: a reward could not be given`, why: run.error,
       keeps: "The completions are kept. Mend the function or its data, then press Train: the same completions are scored again." };
   }

@@ -34,7 +34,6 @@ export function mount() {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && document.querySelector("#tab-lab-button[aria-selected=true]")) press();
   });
   whenThere("lab-examples", () => showExamples("tiny", "add2"));
-  whenThere("lab-sample-note", (place) => fill(place, el("p.note", {}, "Ctrl Enter")));
 }
 
 export function press() {
@@ -148,9 +147,12 @@ function resultView(result, fresh) {
   const cancelled = result.status === "cancelled" ? "cancelled" : null;
   if (!group) return { key: `sample ${result.rollout}`, prompt: result.prompts[0] ?? "", completions: [],
     functions: result.functions, mean: null, std: null, stopped: cancelled ?? result.status };
+  if (cancelled) { // it was not cut off by the token limit, and nothing was scored
+    group.completions = group.completions.map((c) => ({ ...c, finished: c.finished || null }));
+  }
   const writer = result.adapter === "base" ? "written by the base" : `written by the tuned model, step ${result.adapter_step ?? "?"}`;
   return { ...group, key: `sample ${result.rollout}`, functions: result.functions, trained: false, openFirst: true, grow: fresh,
-    label: writer, stopped: cancelled,
+    label: writer, stopped: cancelled && "cancelled, not scored",
     limit: result.settings.max_completion_length };
 }
 

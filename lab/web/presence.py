@@ -38,9 +38,12 @@ class Keeper:
         self._thread.join(timeout=2 * BEAT_SECONDS)
 
     def restart(self) -> None:
-        """Does not wait for the pause after a death."""
-        if self.engine.status().state in ("dead", "off"):
+        """Does not wait for the pause after a death, nor for an engine of another version to have nothing to do."""
+        status = self.engine.status()
+        if status.state in ("dead", "off"):
             self.engine.start()
+        elif status.other_version:
+            self.engine.end()
         self.status = self.engine.status()
 
     def _keep(self) -> None:
@@ -65,7 +68,7 @@ def now(lab: Lab, keeper: Keeper, owner: str, run_id: str | None, after: float) 
 
 def engine_view(status: EngineStatus) -> dict[str, Any]:
     return {"state": status.state, "sentence": status.sentence, "heartbeat_age": status.heartbeat_age, "error": status.error,
-            "traceback": status.traceback, "info": status.info}
+            "other_version": status.other_version, "traceback": status.traceback, "info": status.info}
 
 
 def _phase(engine: EngineStatus, run: Run | None, own: list[Command]) -> str:

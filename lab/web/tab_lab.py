@@ -38,7 +38,6 @@ def _rail(settings: RunConfig) -> None:
     island("lab-examples")
     sample = gr.Button("Sample", elem_id="lab-sample", variant="secondary")
     cancel = gr.Button("Cancel", elem_id="lab-cancel", variant="secondary")
-    island("lab-sample-note")
     inputs = {"prompt": prompt}
     inputs["system_prompt"] = _field("system_prompt", settings, lines=1)
     inputs["model"] = _field("model", settings, choices=list(MODELS), custom=True)
