@@ -39,7 +39,7 @@ def gym_score(source: str = "answer", tag: str = "answer", partial: bool = False
         marks = check([given[row] for row in asked], tasks=[tasks[row].removeprefix("gym/") for row in asked],
                       answers=[answers[row] for row in asked], metadata=[metadata[row] for row in asked]) if asked else []
         for row, mark in zip(asked, marks, strict=True):
-            scores[row] = mark if partial else float(mark > 0.999)
+            scores[row] = mark if partial or mark is None else float(mark > 0.999)
         return scores
 
     return gym_score

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import IO, Any
 
 from lab.tasks.errors import TaskError
 from lab.tasks.tables import FORMATS, UPLOAD, Limits, Table
@@ -21,6 +22,7 @@ from lab.tasks.tables import FORMATS, UPLOAD, Limits, Table
 SECONDS = 60.0  # by the clock, for a busy machine; the child's computing has a limit of its own
 CPU_SECONDS = 20
 MEMORY_BYTES = 2 << 30
+MOST_ANSWERED = 4 * UPLOAD.table_bytes  # JSON writes some characters as six
 SCRIPT = Path(__file__).with_name("reader_process.py")
 
 
@@ -32,26 +34,49 @@ def read_upload(path: str | Path, name: str, limits: Limits = UPLOAD, *, seconds
     size = Path(path).stat().st_size
     if size > limits.file_bytes:
         raise TaskError(f"{name} has {size / 1e6:,.1f} MB; at most {limits.file_bytes / 1e6:,.0f} MB are taken. Take a part of it.")
-    answer = _ask(Path(path), name, limits, seconds)
+    with Path(path).open("rb") as file:
+        setup = {"do": "file", "name": name, "limits": vars(limits), "cpu_seconds": CPU_SECONDS, "memory_bytes": MEMORY_BYTES}
+        answer = _ask(setup, seconds, file)
+    if answer is None:
+        raise TaskError(f"{name} could not be read: it needs more memory or time than a file of {limits.file_bytes / 1e6:,.0f} MB may "
+                        f"take, or it is damaged. Save the rows as JSONL or CSV.")
+    return _table(answer)
+
+
+def fetched_apart(hub_id: str, config: str | None, split: str, rows: int, *, seconds: float = 300.0) -> Table:
+    """`hub.read_hub` in a process of its own: the library is large, and its network may hang. Not locked: it needs the network."""
+    answer = _ask({"do": "hub", "id": hub_id, "config": config, "split": split, "rows": rows}, seconds)
+    if answer is None:
+        raise TaskError(f"{hub_id} did not arrive within {seconds:.0f} s: ask for fewer rows, or download the file and upload it here.")
+    return _table(answer)
+
+
+def drawn_apart(task: str, count: int, *, seconds: float = 120.0) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Rows and held-out rows of a task of reasoning-gym, without loading that package here."""
+    answer = _ask({"do": "draw", "task": task, "rows": count}, seconds)
+    if answer is None:
+        raise TaskError(f"{task} gave no rows within {seconds:.0f} s: ask for fewer.")
+    return _table(answer).rows, answer["held_out"]
+
+
+def _table(answer: dict[str, Any]) -> Table:
     if "error" in answer:
         raise TaskError(answer["error"])
     return Table(answer["columns"], answer["rows"], answer["notes"])
 
 
-def _ask(path: Path, name: str, limits: Limits, seconds: float) -> dict:
-    most = 4 * limits.table_bytes
-    setup = json.dumps({"name": name, "limits": vars(limits), "cpu_seconds": CPU_SECONDS, "memory_bytes": MEMORY_BYTES})
-    with path.open("rb") as file, subprocess.Popen([sys.executable, str(SCRIPT), setup], stdin=file, stdout=subprocess.PIPE,
-                                                   stderr=subprocess.DEVNULL) as child:
+def _ask(setup: dict[str, Any], seconds: float, file: IO[bytes] | None = None) -> dict[str, Any] | None:
+    """What the child answers; None if it hung, crashed or wrote anything but an answer."""
+    with subprocess.Popen([sys.executable, str(SCRIPT), json.dumps(setup)], stdin=file or subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.DEVNULL) as child:
         late = threading.Timer(seconds, child.kill)
         late.start()
         try:
-            written = child.stdout.read(most)
+            written = child.stdout.read(MOST_ANSWERED)
         finally:
             child.kill()
             late.cancel()
     try:
         return json.loads(written)
     except (ValueError, RecursionError):
-        raise TaskError(f"{name} could not be read: it needs more memory or time than a file of {limits.file_bytes / 1e6:,.0f} MB may "
-                        f"take, or it is damaged. Save the rows as JSONL or CSV.") from None
+        return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,6 +70,14 @@ def task_table() -> list[dict[str, Any]]:
     """Name, title, note, suitable rewards, models and examples of every built-in task, for pickers and documentation."""
     return [dict(name=task.name, title=task.title, note=task.note, rewards=task.rewards, models=task.models,
                  examples=task.examples) for task in (load_task(name) for name in BUILTIN_TASKS)]
+
+
+def task_name(task: Any) -> str:
+    """A task in a few words, for lists and titles: a file by its name alone."""
+    if isinstance(task, list):
+        return f"{len(task)} rows"
+    text = str(task)
+    return re.sub(r"-[0-9a-f]{8}$", "", Path(text).stem) if text.lower().endswith(tuple(FORMATS)) else text
 
 
 def rows_task(name: str, rows: list[Row], seed: int, held_out_share: float = 0.0) -> Task:
