@@ -31,11 +31,11 @@ def groups_of(on: Any, count: int = 128) -> list[Group]:
 
 
 def newest_groups(store: Store, run: str, count: int = 128, step: int | None = None) -> list[Group]:
-    """Groups of a step, or of the newest steps until `count` completions are there; at least one group where there is any."""
+    """Groups of the newest steps, up to `step` if given, until `count` completions are there; one group at least where there is any."""
     newest = store.run(run)
-    steps = [step] if step is not None else range(newest.step if newest else 0, 0, -1)
+    last = newest.step if newest else 0
     found: list[Group] = []
-    for number in steps:
+    for number in range(last if step is None else min(step, last), 0, -1):
         record = store.step(run, number)
         for group in record.groups if record else []:
             if found and sum(len(g.completions) for g in found) + len(group.completions) > count:

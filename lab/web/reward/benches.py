@@ -147,7 +147,7 @@ def score_all(benches: Benches, shelf: RewardShelf, owner: str, source: str, fun
     compared = _compared(benches, shelf, owner, against, previous, on)
     attempts, _ = hostile_texts(fresh(on.groups)[0])
     return {
-        "on": {"label": on.label, "key": on.key, "columns": on.columns, "scale_rewards": on.scale_rewards},
+        "source": source, "on": {"label": on.label, "key": on.key, "columns": on.columns, "step": on.step, "scale_rewards": on.scale_rewards},
         "groups": [{"prompt": g.prompt[:2000], "answer": g.row.get("answer"), "completions": [
             {"text": c.text[:2000], "tokens": len(c.token_ids), "finished": c.finished} for c in g.completions]} for g in on.groups],
         "functions": [column_view(written, column, hostile) for written, column, hostile in columns],

@@ -39,7 +39,7 @@ def begin(request: Request, owner: Owner, lab: TheLab, kind: str = "run", run: s
     source = lab.shelf.draft(owner)
     return json_answer(request, {
         "draft": source, "previous": lab.shelf.draft(owner, "previous"), "versions": [_version_view(v) for v in lab.shelf.versions(owner)],
-        "builtins": _builtins(), "templates": templates(columns), "columns": columns,
+        "builtins": _builtins(), "all": list(BUILTINS), "templates": templates(columns), "columns": columns,
         "runs": [{"id": r.id, "name": r.name, "step": r.step, "kind": r.kind} for r in lab.runs(owner) if r.step],
         "sandbox": {"level": probe().level, "sentence": probe().sentence, "locked": probe().is_locked}})
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
 from lab.records import Group
 from lab.rewards.completions import newest_groups, typed_group
+from lab.store import Run, Store
 from lab.web.actions import ActionError, Lab
 from lab.web.answers import answer_to
 
@@ -24,6 +26,7 @@ class Source:
     key: str
     scale_rewards: str = "group"
     system_prompt: str | None = None
+    step: int | None = None  # of a run: the last one that is among them
 
     @property
     def columns(self) -> list[str]:
@@ -61,11 +64,21 @@ def _of_run(lab: Lab, owner: str, asked: dict[str, Any]) -> Source:
     if not isinstance(run_id, str) or not (step is None or isinstance(step, int) and not isinstance(step, bool)):
         raise ActionError("run must be a run's id, and step a whole number.")
     store, run = lab.find(owner, run_id)
-    groups = newest_groups(store, run.id, MOST, step)
+    last = min(step or _telling_step(store, run), run.step)
+    groups = newest_groups(store, run.id, MOST, last)
     if not groups:
-        raise ActionError(f"{run.name} has no completions of step {step}." if step else f"{run.name} has no completions stored yet.")
-    where = f"step {step}" if step else f"newest {sum(len(g.completions) for g in groups)}"
-    return _source(groups, f"{run.name}, {where}", f"run {run.id} {run.attempt} {step or run.step}", run.config)
+        raise ActionError(f"{run.name} has no completions stored up to step {last}.")
+    label = f"{run.name}, up to step {last}" if last < run.step else f"{run.name}, newest"
+    return dataclasses.replace(_source(groups, label, f"run {run.id} {run.attempt} {last}", run.config), step=last)
+
+
+def _telling_step(store: Store, run: Run) -> int:
+    """The newest step; of the recording the first with a mean reward of 0.4, where right and wrong still stand side by side."""
+    if run.kind != "recorded":
+        return run.step
+    steps = store.steps_after(run.id, limit=None)
+    place = steps.columns.index("reward") + 1
+    return next((int(row[0]) for row in steps.rows if (row[place] or 0) >= 0.4), run.step)
 
 
 def _typed(lab: Lab, owner: str, asked: dict[str, Any]) -> Source:

@@ -1,0 +1,115 @@
+// The Reward tab: keeps the draft as it is typed, scores it at each save, and says what is going on. Its panels draw themselves.
+
+import * as api from "./api.js";
+import * as editor from "./reward_editor.js";
+import * as functions from "./reward_functions.js";
+import * as hostile from "./reward_hostile.js";
+import * as rows from "./reward_rows.js";
+import * as source from "./reward_source.js";
+import { begin, reckon, state, tell } from "./reward_state.js";
+import * as tabs from "./tabs.js";
+import { whenThere } from "./dom.js";
+
+const PAUSE = 500; // milliseconds without a key until the draft is kept and read
+let timer = null, waiting = null, begun = false;
+
+export function mount() {
+  [editor, source, functions, hostile, rows].forEach((part) => part.mount({ save, put }));
+  whenThere("lab-reward-check", start);
+  document.addEventListener("keydown", (event) => {
+    if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "s" && tabs.current() === "reward") {
+      event.preventDefault();
+      setTimeout(save, 30); // the last key is still on its way from the editor
+    }
+  });
+}
+
+/** Draft, or a template where there is none; then the first scores. */
+async function start() {
+  try {
+    await begin();
+  } catch (error) {
+    return fail(error);
+  }
+  begun = true;
+  state.saved = state.start.draft;
+  put(state.start.draft ?? state.start.templates[0].source);
+  save();
+}
+
+/** Gradio's editor tells of every change. */
+export function typed(text) {
+  if (!begun || text === null || text === state.source) return;
+  state.source = text;
+  clearTimeout(timer);
+  timer = setTimeout(keep, PAUSE);
+  tell("source");
+}
+
+/** What Gradio's hidden button puts into the editor. */
+export function text() {
+  return waiting ?? state.source;
+}
+
+/** Another source into the editor; what stood there can be brought back. */
+export async function put(text, keepOld = false) {
+  if (keepOld && state.source.trim() && state.source !== text) {
+    await api.post("api/rewards/draft", { source: state.source, name: "previous" }).catch(() => null);
+    state.start.previous = state.source;
+  }
+  waiting = state.source = text;
+  press("reward-put");
+  tell("source");
+  return keep();
+}
+
+function press(id, tries = 100) {
+  const button = document.getElementById(id);
+  button?.click();
+  const shown = document.querySelector("#reward-code .cm-content")?.textContent ?? "";
+  const first = state.source.split("\n").find((line) => line.trim()) ?? "";
+  if (tries && !shown.includes(first.trim())) setTimeout(press, 100, id, tries - 1); // Gradio answers to clicks a little later than it shows
+}
+
+async function keep() {
+  const source = state.source;
+  try {
+    const answer = await api.post("api/rewards/draft", { source, columns: state.result?.on.columns ?? state.start?.columns ?? null });
+    if (state.source !== source) return;
+    state.check = answer.check;
+    state.saved = source;
+  } catch (error) {
+    state.problem = error.message;
+  }
+  tell("source");
+}
+
+/** Runs the source on the chosen completions. */
+export async function save() {
+  if (!begun) return;
+  clearTimeout(timer);
+  const started = performance.now(), source = state.source;
+  state.busy = true;
+  state.problem = null;
+  tell("busy");
+  try {
+    const on = state.on.kind === "typed" ? source_of_typed() : state.on.kind === "run" ? { kind: "run", run: state.on.run ?? undefined, step: state.on.step ?? undefined } : state.on;
+    const answer = await api.post("api/rewards/bench", { source, functions: state.others, on, against: state.against ?? undefined });
+    Object.assign(state, { result: answer, check: answer.check, saved: source, busy: false, took: (performance.now() - started) / 1000, scoredAt: Date.now() });
+    reckon();
+    tell("result");
+  } catch (error) {
+    if (error.status === 409) return; // a newer save is on its way
+    fail(error);
+  }
+}
+
+function source_of_typed() {
+  const { prompt, answer, text } = state.typed;
+  return { kind: "typed", prompt, answer, texts: text.split(/^\s*---\s*$/m).map((each) => each.replace(/^\n|\n$/g, "")) };
+}
+
+function fail(error) {
+  Object.assign(state, { busy: false, problem: error.message });
+  tell("busy");
+}
