@@ -23,6 +23,7 @@ from fastapi.staticfiles import StaticFiles
 
 from lab.assets import asset
 from lab.jobs import Engine
+from lab.web import by_hand
 from lab.web.actions import Lab
 from lab.web.page import HEAD, THEME, build_page, page_css
 from lab.web.presence import Keeper
@@ -37,6 +38,7 @@ def build_app(runs_dir: Path) -> FastAPI:
     keeper = Keeper(Engine(runs_dir))
     app = FastAPI(title="GRPO Lab", docs_url=None, redoc_url=None, openapi_url=None, lifespan=_keep_engine(keeper))
     add_routes(app, Lab.open(runs_dir), keeper)
+    app.include_router(by_hand.router)
     for folder in ("css", "js", "fonts"):
         app.mount(f"/lab/{folder}", Revalidated(directory=asset(folder)))
     app.get("/lab/vendor/plotly.min.js")(plotly_js)
