@@ -503,7 +503,7 @@ def test_a_body_that_is_not_a_plain_json_object_is_refused(body):
 ])
 def test_a_reply_is_looked_at_again_value_by_value(reply):
     with pytest.raises(RewardError) as caught:
-        checked_reply(reply, 2)
+        checked_reply(reply, ["ten", "twenty"])
     assert caught.value.kind == "protocol"
 
 

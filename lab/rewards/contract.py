@@ -295,7 +295,11 @@ def _checked_row_of_steps(name: str, row: int, found: Any, length: int) -> list[
     steps = [(end, _checked_value(name, row, value)) for end, value in found]
     if any(value is None for _, value in steps):
         raise RewardError(name, row, "has a step without a value; leave out steps that cannot be judged.")
-    return sorted(steps)
+    steps.sort()
+    for (end, _), (following, _) in zip(steps, steps[1:], strict=False):
+        if end == following:
+            raise RewardError(name, row, f"has two steps that end at character {end}; expected each at a position of its own.")
+    return steps
 
 
 def _are_steps(found: Any) -> bool:

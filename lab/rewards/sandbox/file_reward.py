@@ -38,7 +38,7 @@ class SandboxedReward:
         self.__annotations__ = {"completions": list[str]} if function.wants_text else {}
 
     def __call__(self, prompts, completions, completion_ids=None, trainer_state=None, log_extra=None, log_metric=None, **columns):
-        """Scores, one per completion. RewardError; or TypeError if a completion given as messages was taken for text."""
+        """Scores, one per completion, or the steps of each. RewardError; TypeError if a completion of messages was taken for text."""
         wary = any(isinstance(completion, Messages) for completion in completions)
         try:
             result = self.host.call(self.function.name, prompts=prompts, completions=completions, completion_ids=completion_ids,
@@ -51,7 +51,7 @@ class SandboxedReward:
             log_extra(column, values)
         for name, value in result.metrics.items() if log_metric else ():
             log_metric(name, value)
-        return result.scores
+        return result.scores if result.steps is None else result.steps
 
 
 def _the_one_meant(functions: tuple[RewardFunction, ...], path: Path) -> RewardFunction:

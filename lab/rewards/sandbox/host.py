@@ -94,11 +94,11 @@ class RewardHost:
             started = time.monotonic()
             reply, printed = self._ask(self._ready_worker(), request["id"], frame, filename, function, allowance)
             try:
-                scores, extra, metrics = checked_reply(reply, len(completions))
+                scores, steps, extra, metrics = checked_reply(reply, completions)
             except RewardError as error:
                 self._worker.empty()
                 raise _complete(error, function, printed) from None
-            return CallResult(scores, extra, metrics, printed, cpu_seconds=_number(reply.get("cpu_seconds")),
+            return CallResult(scores, steps, extra, metrics, printed, cpu_seconds=_number(reply.get("cpu_seconds")),
                               wall_seconds=time.monotonic() - started, skipped_columns=skipped)
 
     @property

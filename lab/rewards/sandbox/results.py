@@ -1,7 +1,8 @@
 """What the lab and its reward functions promise each other: limits, results, errors, and the check of a reply.
 
 The signature is TRL's: keyword arguments `prompts`, `completions`, `completion_ids`, every column of the data,
-`trainer_state`, `log_extra(column, values)`, `log_metric(name, value)`; one number or None per completion comes back.
+`trainer_state`, `log_extra(column, values)`, `log_metric(name, value)`; one number or None per completion comes back, or
+the steps of one (`lab.rewards.contract`).
 Stricter than TRL where TRL is silent: NaN, infinity and text are errors that name their row, never "not applicable".
 """
 
@@ -72,7 +73,8 @@ class LoadedFile:
 
 @dataclass(frozen=True)
 class CallResult:
-    scores: list  # one finite float or None (not applicable) per completion
+    scores: list  # one finite float or None (not applicable) per completion; of steps their mean
+    steps: list | None = None  # where the function judged steps: for each completion [(end, value), …] or None
     extra: dict = field(default_factory=dict)  # log_extra: column → one value per completion
     metrics: dict = field(default_factory=dict)  # log_metric: name → finite float
     printed: str = ""
@@ -81,24 +83,45 @@ class CallResult:
     skipped_columns: tuple[str, ...] = ()  # not JSON, so not sent
 
 
-def checked_reply(reply, count):
-    """(scores, extra, metrics) of a worker's reply, every value looked at again: the worker may have been taken over."""
+def checked_reply(reply, completions):
+    """(scores, steps, extra, metrics) of a worker's reply, every value looked at again: the worker may have been taken over."""
     scores, extra, metrics = reply.get("scores"), reply.get("extra"), reply.get("metrics")
+    count = len(completions)
     if not isinstance(scores, list) or len(scores) != count:
         raise _not_the_contract("a list of scores, one per completion")
-    if not all(score is None or is_finite_number(score) for score in scores):
+    steps = None
+    if any(isinstance(score, list) for score in scores):
+        if not all(score is None or _are_steps(score, completion) for score, completion in zip(scores, completions, strict=True)):
+            raise _not_the_contract("steps that end one after the other within the text, each with a finite number")
+        steps = [None if score is None else [(end, float(value)) for end, value in score] for score in scores]
+        scores = [math.fsum(value for _, value in found) / len(found) if found else None for found in steps]
+    elif not all(score is None or is_finite_number(score) for score in scores):
         raise _not_the_contract("finite numbers")
     if not isinstance(extra, dict) or not all(_is_column(values, count) for values in extra.values()):
         raise _not_the_contract("extra columns, one plain value per completion")
     if not isinstance(metrics, dict) or not all(is_finite_number(value) for value in metrics.values()):
         raise _not_the_contract("metrics that are finite numbers")
-    return [None if s is None else float(s) for s in scores], extra, {k: float(v) for k, v in metrics.items()}
+    return [None if s is None else float(s) for s in scores], steps, extra, {k: float(v) for k, v in metrics.items()}
 
 
 def is_finite_number(value):
     if type(value) is int:
         return abs(value) <= 1.7e308
     return type(value) is float and math.isfinite(value)
+
+
+def _are_steps(found, completion):
+    """Whether a value is [[end, value], …] with ends that rise, from 1 to the length of the completion's text."""
+    if not isinstance(found, list) or not isinstance(completion, (str, list)):
+        return False
+    before, length = 0, len(contract.text_of(completion))
+    for step in found:
+        if not isinstance(step, list) or len(step) != 2 or type(step[0]) is not int or not is_finite_number(step[1]):
+            return False
+        if not before < step[0] <= length:
+            return False
+        before = step[0]
+    return True
 
 
 def _is_column(values, count):

@@ -172,7 +172,7 @@ def call(function, columns, trainer_state, interrupt, wary):
         output = function(**arguments)
         if inspect.isawaitable(output):
             output = quiet_loop.run(output)
-        scores = plain_scores(output, count)
+        scores = plain_scores(output, columns["completions"])
     finally:
         interrupt.armed = False
     return {"scores": scores, "extra": extra, "metrics": {name: math.fsum(values) / len(values) for name, values in metrics.items()}}
@@ -200,8 +200,9 @@ def failing_row(function, columns, trainer_state, interrupt, wary, *, error, fil
     return None
 
 
-def plain_scores(output, count):
-    """A list of `count` floats and Nones from whatever was returned, or a Fault that says what it was and where."""
+def plain_scores(output, completions):
+    """A float, a None or a list of steps for each completion from whatever was returned, or a Fault that says what it was and where."""
+    count = len(completions)
     if not isinstance(output, (list, tuple)):
         if callable(getattr(output, "tolist", None)):
             output = output.tolist()  # numpy, pandas
@@ -209,7 +210,36 @@ def plain_scores(output, count):
             raise Fault("value", f"returned {a_kind_of(output)}; return a list with one score per completion ({count} here)")
     if len(output) != count:
         raise Fault("value", f"returned {len(output)} scores for {count} completions; return exactly one per completion")
+    if any(map(are_steps, output)):
+        return [None if steps is None else plain_steps(steps, text_length(completions[row]), row) for row, steps in enumerate(output)]
     return [None if score is None else plain_number(score, "the score is", row) for row, score in enumerate(output)]
+
+
+def are_steps(value):
+    return isinstance(value, (list, tuple)) and all(isinstance(step, (list, tuple)) and len(step) == 2 for step in value)
+
+
+def plain_steps(steps, length, row):
+    """[[end, value], …] by rising end; `length` is that of the completion's text."""
+    if not are_steps(steps):
+        raise Fault("value", f"expected a list of (end, value), as other completions got, but there is {a_kind_of(steps)}", row)
+    for end, value in steps:
+        if type(end) is not int or not 0 < end <= length:
+            raise Fault("value", f"a step ends at {a_kind_of(end)}; a character position from 1 to {length} is needed", row)
+        if value is None:
+            raise Fault("value", "a step has no value; leave out steps that cannot be judged", row)
+    plain = sorted([end, plain_number(value, "a step's value is", row)] for end, value in steps)
+    for (end, _), (following, _) in zip(plain, plain[1:], strict=False):
+        if end == following:
+            raise Fault("value", f"two steps end at character {end}; give each its own end", row)
+    return plain
+
+
+def text_length(completion):
+    """Characters of a completion that is a text or a list of messages (as `lab.rewards.contract.text_of`)."""
+    if isinstance(completion, str):
+        return len(completion)
+    return len("\n".join(str(message.get("content") or "") for message in completion))
 
 
 def plain_number(value, subject, row=None):
