@@ -2,6 +2,7 @@
 
 import * as api from "./api.js";
 import { draw as drawArithmetic } from "./arithmetic.js";
+import { makeCompare } from "./compare.js";
 import { el, fill, icon, say, set, whenThere } from "./dom.js";
 import { count } from "./format.js";
 import { makeGroup } from "./group.js";
@@ -19,7 +20,7 @@ export function mount() {
     parts = makeParts();
     fill(place, el("div.glass-head", {}, parts.title, parts.summary, parts.tools), parts.frame);
     parts.frame.append(group.node, parts.empty);
-    fill(below, parts.arithmetic, parts.tied.node, parts.key);
+    fill(below, parts.arithmetic, parts.compare.node, parts.tied.node, parts.key);
     ["live", "run"].forEach((name) => poll.on(name, refresh));
     sample.onChange(refresh);
     refresh();
@@ -45,6 +46,7 @@ function makeParts() {
       el("div.segment", { role: "group", "aria-label": "Sample with" }, base, tuned),
       el("div.segment", { role: "group", "aria-label": "Layout" }, compact, cards)),
     arithmetic: el("section.arithmetic.panel", { "aria-label": "The arithmetic", hidden: true }),
+    compare: makeCompare(),
     tied: makeTied(),
     key: makeKey(),
   };
@@ -95,7 +97,7 @@ async function loadStep(run, step, index, key) {
     const found = answer.groups.find((each) => each.index === index) ?? liveliest(answer.groups);
     if (!found) return { empty: true };
     const where = run.kind === "recorded" ? (run.info?.label ?? "").replace("Recorded: ", "") : null;
-    return { ...found, key, step, functions: answer.functions, trained: true, openFirst: true,
+    return { ...found, key, step, batch: answer.groups, functions: answer.functions, trained: true, openFirst: true,
       recorded: run.kind === "recorded", label: `${run.name}, step ${step}`, where };
   } catch (error) {
     if (error.status === undefined) throw error;
@@ -111,7 +113,7 @@ function show(next) {
   if (view.empty) {
     fill(parts.title, "Lab");
     fill(parts.summary);
-    [parts.arithmetic, parts.tied.node].forEach((node) => set(node, { hidden: true }));
+    [parts.arithmetic, parts.compare.node, parts.tied.node].forEach((node) => set(node, { hidden: true }));
     return;
   }
   fill(parts.title, view.prompt);
@@ -165,9 +167,10 @@ function drawSide() {
   const chosen = scored.find((c) => c.index === pointed) ?? scored[0];
   set(parts.arithmetic, { hidden: !chosen || scored.length < 2 });
   set(parts.key, { hidden: view?.empty || view?.writing });
-  set(parts.tied.node, { hidden: !chosen || scored.length < 2 });
+  [parts.tied.node, parts.compare.node].forEach((node) => set(node, { hidden: !chosen || scored.length < 2 }));
   if (!chosen || scored.length < 2) return;
   parts.tied.show(scored);
+  parts.compare.show(view, group.order);
   const ordered = group.order.map((index) => scored.find((c) => c.index === index)).filter(Boolean);
   const settings = { rewards: ordered.map((c) => c.reward), place: ordered.indexOf(chosen), name: `#${chosen.index + 1}`,
     tokens: chosen.tokens, lengths: ordered.map((c) => c.tokens), trained: view.trained };

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 import time
@@ -10,9 +11,10 @@ import pytest
 import torch
 from playwright.sync_api import expect
 
+from lab import config
 from lab.config import RunConfig
 from lab.grpo import group_advantages
-from lab.rules.advantages import ADVANTAGE_RULES
+from lab.rules.advantages import ADVANTAGE_RULES, advantages_of
 from lab.rules.dead_groups import tied_probability
 from tests.browser.conftest import open_page
 from tests.browser.made_runs import CONFIG, write_run
@@ -44,6 +46,56 @@ def test_every_rule_gives_the_page_what_it_gives_training(page, lab):
                 assert rule["advantages"] is None and "at least 0" in rule["why"]
             else:
                 assert rule["advantages"] == pytest.approx(in_python(name, rewards, lengths), abs=1e-9), (name, rewards)
+
+
+UNDER_WAY = """async ([way, groups, weights, place]) =>
+    (await import(`${window.gradio_config.root}/lab/js/rules.js`)).underWay(way, groups, weights, place)"""
+WAYS = """async () => (await import(`${window.gradio_config.root}/lab/js/rules.js`)).WAYS"""
+
+
+def test_the_page_can_choose_every_rule_scale_and_way_of_joining_and_computes_them_as_training_does(page, lab):
+    open_page(page, lab)
+    ways = page.evaluate(WAYS)
+    assert {name: tuple(values) for name, values in ways.items()} == {
+        "advantage_rule": config.ADVANTAGE_RULES, "scale_rewards": config.SCALE_REWARDS, "multi_objective_aggregation": config.AGGREGATIONS}
+    rng, weights = random.Random(7), [0.8, 0.2]
+    sizes = [4, 6, 3]
+    parts = [[[rng.choice([0.0, 1.0]) for _ in range(n)], [rng.choice([0.0, 0.5, 1.0]) for _ in range(n)]] for n in sizes]
+    parts[2] = [[1.0] * 3, [0.5] * 3]  # a tied group
+    parts[1][1] = [None] * 6  # a function that applies to nobody in its group
+    lengths = [[rng.randint(1, 40) for _ in range(n)] for n in sizes]
+    ids = torch.tensor([g for g, n in enumerate(sizes) for _ in range(n)])
+    rows = torch.tensor([[math.nan if value is None else value for value in (parts[g][0][i], parts[g][1][i])]
+                         for g, n in enumerate(sizes) for i in range(n)], dtype=torch.float64)
+    totals = None
+    for rule in config.ADVANTAGE_RULES:
+        for scale in config.SCALE_REWARDS:
+            for several in config.AGGREGATIONS:
+                way = {"advantage_rule": rule, "scale_rewards": scale, "multi_objective_aggregation": several}
+                totals, expected = advantages_of(rows, torch.tensor(weights, dtype=torch.float64), group_ids=ids,
+                                                 lengths=torch.tensor([n for group in lengths for n in group]), **way)
+                groups = [{"totals": totals[ids == g].tolist(), "lengths": lengths[g], "parts": parts[g]} for g in range(3)]
+                for place in range(3):
+                    shown = page.evaluate(UNDER_WAY, [way, groups, weights, place])
+                    if several == "normalize_then_sum" and (rule, scale) != ("grpo", "group"):
+                        assert shown["advantages"] is None and "own rule and scale" in shown["why"]  # the config refuses it too
+                    else:
+                        assert shown["advantages"] == pytest.approx(expected[ids == place].tolist(), abs=1e-9), (way, place)
+
+
+def test_a_group_is_compared_under_two_rules_side_by_side(page, lab, owner):
+    open_page(page, lab, f"?run={write_run(lab.store, owner=owner, status='finished')}")
+    panel = page.locator("details.compare")
+    panel.get_by_text("Compare rules").click()
+    second = panel.locator("tr[data-completion='1'] td[data-column='1']")
+    expect(panel.locator("tr[data-completion='1'] td[data-column='0']")).to_have_text("+1.323")  # 0.6 / 0.4537
+    expect(second).to_have_text("+0.600")  # not divided
+    panel.get_by_label("Rule, second column").select_option("maxrl")
+    expect(second).to_have_text("+1.500")  # 0.6 / 0.4
+    expect(panel.get_by_role("status").nth(1)).to_contain_text("the rarer success is")
+    panel.get_by_label("Several, second column").select_option("normalize_then_sum")
+    expect(panel.get_by_role("status").nth(1)).to_contain_text("choose the rule grpo")
+    expect(second).to_have_text("–")
 
 
 def test_the_same_completion_under_every_other_rule(page, lab, owner):
@@ -80,7 +132,7 @@ def test_changes_are_listed_and_marked_on_every_curve(page, lab, owner):
     entries = page.get_by_role("region", name="Changes").locator(".entries > div")
     expect(entries).to_have_text(["step 18, temperature1.0 to 0.9", "step 14, β0.04 to 0.02"])
     expect(page.get_by_role("form", name="Settings you can change now")).to_have_count(0)  # the run is over
-    page.wait_for_function("""[...document.querySelectorAll('.curves figure .plot')].every((plot) =>
+    page.wait_for_function("""[...document.querySelectorAll('.curves figure:not([hidden]) .plot')].every((plot) =>
         String(plot.layout?.shapes?.map((shape) => shape.x0)) === '14,18')""")
     said = "metric => document.querySelector(`figure[data-metric='${metric}'] .plot`).layout.annotations.map((note) => note.text)"
     assert page.evaluate(said, "reward") == ["β 0.04 to 0.02", "temperature 1.0 to 0.9"]

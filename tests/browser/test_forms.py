@@ -1,0 +1,82 @@
+"""The two forms agree, survive a reload, and are what Train starts with; a cancelled sample keeps what was written."""
+
+from __future__ import annotations
+
+import re
+
+from playwright.sync_api import expect
+
+from tests.browser.conftest import open_page
+
+
+def field(page, side, name):
+    return page.locator(f"#{side}-{name}").locator("input, textarea").first
+
+
+def test_what_was_touched_last_in_either_form_is_what_train_starts_with(page, lab, owner):
+    open_page(page, lab)
+    train = page.locator(".strip").get_by_role("button", name="Train", exact=True)
+    expect(train).to_have_attribute("title", re.compile("Starts tiny on add2.*temperature 1.0.*seed 42"))
+    field(page, "lab", "temperature").fill("0.7")
+    field(page, "lab", "seed").fill("7")
+    expect(train).to_have_attribute("title", re.compile("temperature 0.7.*seed 7"))  # said before it starts
+    page.get_by_role("tab", name="Train").click()
+    expect(field(page, "train", "temperature")).to_have_value("0.7")  # and shown where it can be changed
+    expect(field(page, "train", "seed")).to_have_value("7")
+    field(page, "train", "seed").fill("8")
+    field(page, "train", "max_steps").fill("1")
+    field(page, "train", "num_generations").fill("2")
+    field(page, "train", "prompts_per_step").fill("2")
+    page.get_by_role("tab", name="Lab").click()
+    expect(field(page, "lab", "seed")).to_have_value("8")
+    page.reload()  # nothing that was typed is lost
+    expect(field(page, "lab", "temperature")).to_have_value("0.7")
+    expect(train).to_have_attribute("title", re.compile("2 prompts × 2, temperature 0.7.*seed 8"))
+    train.click()
+    expect(page.locator(".strip")).to_have_attribute("data-state", re.compile("finished|training|loading"), timeout=120_000)
+    expect(page.locator(".strip")).to_have_attribute("data-state", "finished", timeout=120_000)
+    (run,) = lab.store.runs(owner=owner)
+    started = {name: run.config[name] for name in ("temperature", "seed", "max_steps", "num_generations", "prompts_per_step")}
+    assert started == {"temperature": 0.7, "seed": 8, "max_steps": 1, "num_generations": 2, "prompts_per_step": 2}
+    assert run.config["learning_rate"] == 2e-3  # what no form was asked to change is the first run's
+
+
+def test_another_model_brings_the_settings_with_which_it_learns_to_both_forms(page, lab):
+    open_page(page, lab)
+    model = field(page, "lab", "model")
+    model.click()
+    page.get_by_role("option", name="smollm2-135m").click()
+    expect(field(page, "lab", "max_completion_length")).to_have_value("32")
+    page.get_by_role("tab", name="Train").click()
+    expect(field(page, "train", "model")).to_have_value("smollm2-135m")
+    expect(field(page, "train", "task")).to_have_value("one_word")
+    expect(field(page, "train", "learning_rate")).to_have_value("2e-4")
+
+
+def test_a_cancelled_sample_keeps_what_was_written_and_says_that_it_was_not_scored(page, lab):
+    open_page(page, lab)
+    field(page, "lab", "num_generations").fill("64")
+    field(page, "lab", "max_completion_length").fill("400")
+    field(page, "lab", "temperature").fill("5.0")  # hardly any ends by itself
+    page.get_by_role("button", name="Sample", exact=True).click()
+    page.wait_for_function("[...document.querySelectorAll('.group[data-writing] article .text')].some((node) => node.textContent)")
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.locator(".glass-head .summary")).to_contain_text("cancelled, not scored", timeout=120_000)
+    texts = page.locator(".group article .text").all_text_contents()
+    assert any(texts)
+    assert page.locator(".group article:not([data-reward=''])").count() == 0
+    page.reload()
+    expect(page.locator(".glass-head .summary")).to_contain_text("cancelled, not scored")
+    expect(page.locator(".group article").first).to_be_visible()
+
+
+def test_every_tab_stop_of_the_forms_has_a_name(page, lab):
+    open_page(page, lab, "?tab=train")
+    page.wait_for_selector("#train-rewards input")
+    nameless = """() => [...document.querySelectorAll('.rail [tabindex="0"], .rail button, .rail input')].filter((node) => node.offsetParent
+        && !node.closest('.wire') && !node.getAttribute('aria-label') && !node.title && !node.textContent.trim() && !node.labels?.length)
+        .map((node) => node.outerHTML.slice(0, 120))"""
+    assert page.evaluate(nameless) == []
+    page.get_by_role("tab", name="Lab").click()
+    page.wait_for_selector("#lab-rewards input")
+    assert page.evaluate(nameless) == []
