@@ -62,10 +62,11 @@ class EvaluationWork:
         config = RunConfig.from_dict({**run.config, **_only_evaluation(args.get("config") or {})})
         policy = self._engine.models.get(config)
         policy.use_threads(config.num_threads)
-        tuned, step = adapter_of(self._engine, policy, config, run)
+        tuned = adapter_of(self._engine, policy, config, run)
         asked = args.get("adapters") or BOTH
         for done, which in enumerate(asked):
-            record = yield from self._watched(evaluate(policy, config, tuned if which == "tuned" else None, step=step), done, len(asked))
+            adapter = tuned.name if which == "tuned" else None
+            record = yield from self._watched(evaluate(policy, config, adapter, step=tuned.step), done, len(asked))
             self._store.write_evaluation(run.id, record)
             self._metrics[which] = record.metrics
 

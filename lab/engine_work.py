@@ -9,7 +9,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Generator, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lab.config import RunConfig
 from lab.errors import CommandError, sentence_of
@@ -17,6 +17,7 @@ from lab.records import (
     AwaitingScores,
     ColdStartStep,
     Completion,
+    EvaluationFailed,
     EvaluationRecord,
     Group,
     GroupSampled,
@@ -161,6 +162,8 @@ class RunWork:
                 self.pause(str(event.error))
             case EvaluationRecord():
                 self._store.write_evaluation(self.run, event, attempt=self._attempt)
+            case EvaluationFailed():
+                self._store.add_event(self.run, event.step, "evaluation_failed", {"message": event.message}, attempt=self._attempt)
             case MemoryRanShort():
                 self._store.add_event(self.run, event.step, "memory", {"message": event.message}, attempt=self._attempt)
             case ColdStartStep():
@@ -271,10 +274,11 @@ class SampleWork:
         config, adapter_run = self._config(args)
         policy = self._engine.models.get(config)
         policy.use_threads(config.num_threads)
-        adapter, step = self._adapter(policy, config, adapter_run)
-        self._store.start_rollout(self._rollout, prompts=[str(row["prompt"]) for row in rows], adapter_step=step, settings=config.to_dict())
+        adapter = self._adapter(policy, config, adapter_run)
+        self._store.start_rollout(self._rollout, prompts=[str(row["prompt"]) for row in rows], adapter_step=adapter.step,
+                                  settings=config.to_dict())
         live = LiveTexts(self._store, self._rollout)
-        for event in sample_group(policy, config, rows, adapter):
+        for event in sample_group(policy, config, rows, adapter.name, reference=adapter.reference):
             if isinstance(event, TokensSampled):
                 live.write(event.partial)
             if isinstance(event, GroupSampled):  # kept from here on: a reward that breaks must not lose the texts
@@ -292,9 +296,9 @@ class SampleWork:
         fixed = {name: run.config[name] for name in ("model", "dtype", "load_in_4bit", "device") if name in run.config}
         return RunConfig.from_dict({**run.config, **asked, **fixed}), run
 
-    def _adapter(self, policy: Policy, config: RunConfig, run: Run | None) -> tuple[str | None, int | None]:
+    def _adapter(self, policy: Policy, config: RunConfig, run: Run | None) -> LoadedAdapter:
         if run is None:
-            return None, None
+            return LoadedAdapter(None, None, None)
         if run.id in self._engine.runs:
             self._of_run = run.id
         return adapter_of(self._engine, policy, config, run)
@@ -305,15 +309,24 @@ class SampleWork:
         self._store.finish_command(self.command.id, status, error=error)
 
 
-def adapter_of(engine: Engine, policy: Policy, config: RunConfig, run: Run) -> tuple[str, int]:
-    """The adapter's name on the policy and its step: that of a run in the engine as it is now, or its last checkpoint."""
+class LoadedAdapter(NamedTuple):
+    """Adapters on the policy by name; None is the base."""
+
+    name: str | None
+    reference: str | None  # what the run measures KL against
+    step: int | None
+
+
+def adapter_of(engine: Engine, policy: Policy, config: RunConfig, run: Run) -> LoadedAdapter:
+    """The adapter of a run in the engine as it is now, or of its last checkpoint."""
     if run.id in engine.runs:
-        return run.id, engine.runs[run.id].trainer.step
+        trainer = engine.runs[run.id].trainer
+        return LoadedAdapter(run.id, trainer.reference, trainer.step)
     checkpoints = RunFolder(engine.store, run.id).checkpoints()
     if not checkpoints:
         raise CommandError(f"Run {run.name!r} has no checkpoint yet, so there is no adapter to sample with.")
     step, path = checkpoints[-1]
-    return _saved_adapter(policy, config, path, f"saved-{run.id}-{run.attempt}-{step}"), step
+    return LoadedAdapter(*_saved_adapters(policy, path, f"saved-{run.id}-{run.attempt}-{step}"), step)
 
 
 class LiveTexts:
@@ -338,10 +351,13 @@ def _rows(args: dict[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def _saved_adapter(policy: Policy, config: RunConfig, folder: Path, name: str) -> str:
-    """The checkpoint's adapter on the policy; the one loaded for an earlier sample goes."""
+def _saved_adapters(policy: Policy, folder: Path, name: str) -> tuple[str, str | None]:
+    """The checkpoint's adapter and reference on the policy; those loaded for an earlier sample go."""
+    reference = f"{name}-reference" if (folder / "reference").is_dir() else None
     if name not in policy.adapters:
         for old in [n for n in policy.adapters.names() if n.startswith("saved-")]:
             policy.remove_adapter(old)
-        policy.add_adapter(name, r=config.lora_r, alpha=config.lora_alpha, seed=config.seed, path=str(folder))
-    return name
+        policy.adapters.add_from(name, folder)
+        if reference:
+            policy.adapters.add_from(reference, folder / "reference")
+    return name, reference

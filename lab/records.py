@@ -126,6 +126,14 @@ class EvaluationProgress:
 
 
 @dataclass
+class EvaluationFailed:
+    """A reward function broke on the answers of an evaluation, which is left out; the run goes on."""
+
+    step: int
+    message: str  # names the function, the row and what was expected
+
+
+@dataclass
 class ColdStartStep:
     """One supervised step on given examples, before the first step of reinforcement learning."""
 
@@ -144,4 +152,4 @@ class MemoryRanShort:
 
 
 Event = (TokensSampled | MemoryRanShort | GroupSampled | GroupScored | AwaitingScores | ScoringFailed | CheckpointSaved | StepRecord
-         | EvaluationProgress | EvaluationRecord | ColdStartStep)
+         | EvaluationProgress | EvaluationRecord | EvaluationFailed | ColdStartStep)

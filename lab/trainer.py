@@ -77,7 +77,8 @@ class Trainer(Collecting):
         self.config = config
         self.task = load_task(config.task, config.seed, held_out_share=config.held_out_share)
         if config.eval_steps:
-            held_out_rows(self.task, config)  # refuses a task without any, now and not after hours
+            held_out_rows(self.task, config)  # refuses a task without any, and rewards that do not exist, now and not after hours
+            resolve(config.eval_rewards)
         self.rewards = resolve(config.rewards)
         self.policy = policy or Policy.load(
             config.model, dtype=config.dtype, load_in_4bit=config.load_in_4bit, device=config.device,

@@ -106,7 +106,7 @@ def test_a_typed_prompt_without_an_answer_has_no_accuracy_rather_than_none_right
 
 @pytest.mark.parametrize("args, sentence", [
     ({"prompts": []}, "no prompt"),
-    ({"config": {"temperature": -1}}, "temperature is -1"),
+    ({"config": {"temperature": -1}}, "(temperature) is -1"),
     ({"config": {"model": "no/such-folder-here"}}, "no/such-folder-here"),
     ({"adapter": "nobody"}, "no run 'nobody'"),
 ])
@@ -157,6 +157,20 @@ def test_training_gives_the_same_steps_as_the_plain_trainer_though_samples_come_
         assert [c.text for g in stored.groups for c in g.completions] == [c.text for g in step.groups for c in g.completions]
         one, other = stored.groups[1].completions[2].arrays, step.groups[1].completions[2].arrays
         assert one.keys() == other.keys() and all(one[name].tobytes() == other[name].tobytes() for name in one)
+
+
+def test_a_sample_under_a_runs_adapter_measures_kl_against_the_runs_own_reference(engine, store):
+    """A snapshot taken after every step is the policy itself, so KL is exactly 0; against the base it would not be."""
+    run = start(engine, dict(max_steps=3, reference="snapshot", ref_model_sync_steps=1), steps=2)
+    reaches(engine, run, "paused")
+    for status in ("paused", "stopped"):  # the adapter in the engine, then the one in the checkpoint
+        if status == "stopped":
+            order(engine, "stop", run)
+            reaches(engine, run, status)
+        command = ended(engine, sample(engine, adapter=run))
+        assert command.status == "done", command.error
+        (group,) = store.rollout_groups(command.result["rollout"], arrays=True)
+        assert all(c.arrays["logps"].tolist() == c.arrays["ref_logps"].tolist() for c in group.completions)
 
 
 def test_partial_texts_of_a_training_step_are_seen_before_the_step_and_gone_with_it(engine, store):

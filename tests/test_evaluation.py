@@ -8,12 +8,15 @@ import math
 import pytest
 
 from lab.config import ConfigError, RunConfig
-from lab.records import Completion, EvaluationRecord, Group, StepRecord
+from lab.records import Completion, EvaluationFailed, EvaluationRecord, Group, StepRecord
+from lab.rewards import RewardNotFound
 from lab.storage.recorder import open_run, recording
 from lab.store import Store
 from lab.trainer import Trainer
 from lab.training.evaluation import evaluate, finished
 from lab.training.evaluation_metrics import compare, evaluation_metrics, pass_at_k
+
+from .conftest import SMALL_RUN
 
 QUICK = dict(eval_prompts=4, eval_samples=3, max_completion_length=24)
 
@@ -133,6 +136,40 @@ def test_a_run_stopped_before_its_evaluation_makes_it_up_and_never_twice(make_tr
 
     assert evaluated("before", "resumed-before") == [1, 2]
     assert evaluated("after", "resumed-after") == [2]
+
+
+def test_a_reward_that_breaks_in_an_evaluation_ends_that_evaluation_and_not_the_run(make_trainer):
+    def breaks_on_base_and_at_step_2(completions, trainer_state, **kwargs):
+        if trainer_state.global_step in (0, 2):
+            raise ZeroDivisionError("no luck")
+        return [1.0] * len(completions)
+
+    trainer = make_trainer(**QUICK, eval_rewards=(breaks_on_base_and_at_step_2,), eval_steps=1, max_steps=3)
+    events = list(trainer.events())
+    failed = [event for event in events if isinstance(event, EvaluationFailed)]
+    assert [event.step for event in failed] == [0, 2]
+    assert failed[0].message.startswith("This evaluation is left out, the run goes on. Reward breaks_on_base_and_at_step_2: raised ZeroDiv")
+    assert [event.step for event in events if isinstance(event, EvaluationRecord)] == [1, 3]
+    assert [event.step for event in events if isinstance(event, StepRecord)] == [1, 2, 3]
+
+
+def test_an_evaluation_that_failed_is_an_event_of_the_recorded_run(policy, tmp_path):
+    def breaks(completions, **kwargs):
+        raise ZeroDivisionError("no luck")
+
+    config = RunConfig(**SMALL_RUN | QUICK | dict(max_steps=1, eval_steps=1, eval_rewards=(breaks,)))
+    trainer = Trainer(config, policy=policy, adapter="unlucky-evaluation")
+    list(recording(trainer, "unlucky", tmp_path))
+    trainer.close()
+    run = open_run("unlucky", tmp_path)
+    events = [(e.step, e.data["message"]) for e in run.store.events(run.id) if e.kind == "evaluation_failed"]
+    assert [step for step, _ in events] == [0, 1] and "no luck" in events[0][1]
+    assert (run.status, run.run.step) == ("finished", 1)
+
+
+def test_an_evaluation_reward_that_does_not_exist_is_refused_before_the_first_step(make_trainer):
+    with pytest.raises(RewardNotFound, match="no built-in reward 'acuracy'"):
+        make_trainer(**QUICK, eval_rewards=("acuracy",), eval_steps=1)
 
 
 def test_held_out_rows_of_a_list_never_come_up_in_training(make_trainer):

@@ -406,6 +406,17 @@ def test_sample_group_of_the_base_is_its_own_reference_and_repeats_with_its_seed
     assert all(np.array_equal(c.arrays["logps"], c.arrays["ref_logps"]) for c in first.completions)
 
 
+def test_sample_group_measures_against_the_reference_it_is_given(policy, adapter):
+    config = RunConfig(rewards=(letters,), num_generations=2, max_completion_length=8, kl_placement="reward", beta=0.5)
+    policy.adapters.copy(adapter, "same-numbers")
+    for reference, is_zero in (("same-numbers", True), (adapter, True), (None, False)):
+        *_, scored = sample_group(policy, config, [{"prompt": "What is 1 + 2?"}], adapter, reference=reference, seed=5)
+        for c in scored.group.completions:
+            assert np.array_equal(c.arrays["logps"], c.arrays["ref_logps"]) == is_zero
+            assert (c.extra["kl_penalty"] == 0.0) == is_zero
+    policy.remove_adapter("same-numbers")
+
+
 def test_seeded_generators_differ_by_every_number():
     draws = {float(torch.rand((), generator=seeded(*n))) for n in ((0, 0), (0, 1), (1, 0), (1, 1), (1,))}
     assert len(draws) == 5

@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lab.records import AwaitingScores, ColdStartStep, EvaluationRecord, ScoringFailed, StepRecord
+from lab.records import AwaitingScores, ColdStartStep, EvaluationFailed, EvaluationRecord, ScoringFailed, StepRecord
 from lab.rewards.by_hand import ScoresAwaited
 from lab.storage.plans import corrections, form_of, keep_plan
 from lab.storage.run_folder import RunFolder, driver_info
@@ -97,6 +97,8 @@ def _steps(trainer: Trainer, store: Store, run: str) -> Iterator[StepRecord]:
                 yield event
             case EvaluationRecord():
                 store.write_evaluation(run, event)
+            case EvaluationFailed():
+                store.add_event(run, event.step, "evaluation_failed", {"message": event.message})
             case ColdStartStep():
                 store.add_event(run, 0, "cold_start", {"step": event.step, "of": event.of, "loss": event.loss})
             case ScoringFailed():

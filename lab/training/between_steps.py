@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING
 
-from lab.records import ColdStartStep, Event, StepRecord
+from lab.records import ColdStartStep, EvaluationFailed, Event, StepRecord
+from lab.rewards import RewardError
 from lab.tasks.worked import load_examples
 from lab.training.evaluation import evaluate
 
@@ -43,10 +44,13 @@ def _evaluate_if_due(trainer: Trainer, *, base: bool = False) -> Generator[Event
     if not evaluation_is_due(trainer):
         return
     adapter = None if base else trainer.adapter
-    record = yield from evaluate(trainer.policy, config, adapter, step=trainer.step, task=trainer.task)
+    try:
+        outcome = yield from evaluate(trainer.policy, config, adapter, step=trainer.step, task=trainer.task)
+    except RewardError as error:  # training has rewards of its own and need not stop for this
+        outcome = EvaluationFailed(trainer.step, f"This evaluation is left out, the run goes on. {error}")
     if not base or not (config.cold_start_steps or config.adapter):
         trainer.evaluated_at = trainer.step
-    yield record
+    yield outcome
 
 
 def _cold_start(trainer: Trainer) -> Generator[Event, None, None]:

@@ -24,13 +24,13 @@ PREFILL_TOKENS = 16  # of the prompt's end: as many as a tag with white space ma
 
 def sample_group(
     policy: Policy, config: RunConfig, prompts: Sequence[dict[str, Any]], adapter: str | None = None, *,
-    seed: int | None = None, greedy: bool = False, token_arrays: bool = True,
+    reference: str | None = None, seed: int | None = None, greedy: bool = False, token_arrays: bool = True,
 ) -> Generator[Event, None, list[Group]]:
     """Sample, score and weigh one group for each row of `prompts`, without learning from it. Adapter None is the base.
 
     Yields TokensSampled, GroupSampled and GroupScored; the groups are also returned. `seed` None takes the config's.
-    With `token_arrays` each completion has its log-probabilities under the adapter and under the base. Raises
-    RewardError when a reward function breaks.
+    With `token_arrays` each completion has its log-probabilities under the adapter and under `reference`, the adapter that
+    KL is measured against; None is the base here too. Raises RewardError when a reward function breaks.
     """
     settings = SamplingSettings.of(config, greedy=greedy)
     generator = seeded(config.seed if seed is None else seed)
@@ -38,8 +38,9 @@ def sample_group(
     kl = None
     if token_arrays or config.kl_placement == "reward":
         logps, entropy = policy.frozen_logps(rollout, adapter, max_tokens=config.micro_batch_tokens)
-        same = adapter is None
-        ref_logps = logps if same else policy.frozen_logps(rollout, None, max_tokens=config.micro_batch_tokens)[0]
+        ref_logps = logps
+        if reference != adapter:
+            ref_logps, _ = policy.frozen_logps(rollout, reference, max_tokens=config.micro_batch_tokens)
         attach(groups, rollout, logps=logps, old_logps=logps, ref_logps=ref_logps, entropy=entropy)
         kl = (logps - ref_logps).sum(1) if config.kl_placement == "reward" else None
     score(resolve(config.rewards), config.weights, groups, system_prompt=config.system_prompt)
