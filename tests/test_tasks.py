@@ -124,6 +124,50 @@ def test_everything_held_out_leaves_nothing_to_train_on():
         load_task(["a", "b"], held_out_share=1.0)
 
 
+@pytest.mark.parametrize("name", ["exam_en", "exam_ms"])
+def test_examination_questions_have_one_right_letter_and_no_two_equal_choices(name):
+    from lab.tasks.exam import questions
+
+    rows = questions(name)
+    assert len(rows) >= 20 and len({row["question"] for row in rows}) == len(rows)
+    for row in rows:
+        assert len(set(row["choices"])) == 4 and row["answer"] in "ABCD" and row["subject"]
+        assert f"{row['answer']}. {row['choices']['ABCD'.index(row['answer'])]}" in row["prompt"]
+    letters = [row["answer"] for row in rows]
+    assert all(letters.count(letter) >= 5 for letter in "ABCD")  # always answering the same letter is no way to be right
+
+
+def test_an_examination_is_scored_by_its_letter():
+    from lab.rewards import resolve
+
+    task = load_task("exam_ms")
+    row = next(row for row in task.rows(0, task.size) if "ibu negara" in row["prompt"])
+    assert row["answer"] == "B" and row["prompt"].endswith("Jawab dengan satu huruf.")
+    reward = resolve(task.rewards)[0].function
+    assert reward(completions=["Jawapan: B", "C", "(B)"], answer=["B"] * 3) == [1.0, 0.0, 1.0]
+
+
+def test_csv_and_parquet_files_are_tasks_too(tmp_path):
+    import pandas
+
+    rows = [{"prompt": f"What is {n} + 1?", "answer": str(n + 1), "level": "easy"} for n in range(4)]
+    pandas.DataFrame(rows).to_parquet(tmp_path / "sums.parquet")
+    pandas.DataFrame(rows).to_csv(tmp_path / "sums.csv", index=False)
+    for path in (tmp_path / "sums.csv", str(tmp_path / "sums.parquet")):
+        task = load_task(path)
+        assert task.name == "sums" and sorted(task.rows(0, 4), key=lambda row: row["prompt"]) == rows
+    (tmp_path / "other.csv").write_text("question\nWhy?\n")
+    with pytest.raises(TaskError, match="other.csv, row 1: there is no column prompt"):
+        load_task(tmp_path / "other.csv")
+
+
+def test_rows_marked_as_held_out_are_never_trained_on():
+    rows = [{"prompt": f"p{n}", "held_out": n % 3 == 0} for n in range(12)]
+    task = load_task(rows)
+    assert task.size == 8 and [row["prompt"] for row in task.held_out()] == ["p0", "p3", "p6", "p9"]
+    assert not {row["prompt"] for row in task.rows(0, 40)} & {"p0", "p3", "p6", "p9"}
+
+
 def test_every_builtin_says_what_it_is_and_names_rewards_that_exist():
     from lab.rewards import resolve
 

@@ -10,7 +10,7 @@ import * as tabs from "./tabs.js";
 const GOING = ["queued", "loading", "scanning"];
 const LOOK_AGAIN = 700; // milliseconds between looks at a scan that goes on
 const MOST_LINES = 200;
-let list = [], chosen = null, view = null, used = null, parts = null, sort = "file", timer = null, heard = null;
+let list = [], chosen = null, asked = null, view = null, used = null, parts = null, sort = "file", timer = null, heard = null;
 
 export function mount() {
   whenThere("lab-data-sets", (place) => whenThere("lab-data-scan", (below) => {
@@ -116,12 +116,14 @@ function choose(id) {
 
 async function look() {
   clearTimeout(timer);
-  const asked = chosen;
-  const found = await api.get(`api/data/${asked}`).catch((error) => (error.status === 404 ? { gone: true } : null));
-  if (asked !== chosen || found?.gone) return;
+  const mine = chosen;
+  const found = await api.get(`api/data/${mine}`).catch((error) => (error.status === 404 ? { gone: true } : null));
+  if (mine !== chosen || found?.gone) return;
   if (found) {
     const ended = GOING.includes(view?.scan?.status) && !GOING.includes(found.scan?.status);
     view = found;
+    list = list.map((each) => (each.id === found.id ? { ...each, scan: found.scan } : each));
+    drawList();
     drawScan();
     if (ended) refresh();
   }
@@ -136,20 +138,20 @@ function drawScan() {
   set(at("end"), { hidden: !going });
   set(at("bar"), { hidden: !going });
   at("bar").firstChild.style.width = `${scan?.of ? (100 * scan.done) / scan.of : 0}%`;
-  say(at("state"), going ? (scan.status === "scanning" ? `${scan.done} of ${scan.of} prompts` : `${scan.status}…`)
+  say(at("scan-state"), going ? (scan.status === "scanning" ? `${scan.done} of ${scan.of} prompts` : `${scan.status}…`)
     : scan?.error ?? (scan ? `${count(scan.done, "prompt")}, ${count(scan.samples, "sample")} each, by the base of ${scan.settings.model}` +
       `${scan.status === "done" ? "" : ` · ${scan.status}`}` : ""));
   const any = view.prompts.length > 0;
   set(at("found"), { hidden: !any });
   if (!any) return;
   drawFigures(at("figures"), scan);
-  drawHistogram(at("histogram"));
+  drawHistogram(at("passes"));
   drawPrompts(at("hard"));
 }
 
 function makeScan() {
   const number = (label, value, id) => el("label.number", {}, el("span", {}, label), el("input", { type: "text", inputmode: "decimal", value, id }));
-  const head = el("header", {}, el("h3", {}, `How hard is ${view.name}?`), el("span.quiet.state", { role: "status" }));
+  const head = el("header", {}, el("h3", {}, `How hard is ${view.name}?`), el("span.quiet.scan-state", { role: "status" }));
   const form = el("form.row", { onsubmit: (event) => (event.preventDefault(), begin()) }, number("Samples of each prompt", "8", "scan-samples"),
     number("Prompts at most", "64", "scan-prompts"), number("Max tokens", view.scan?.settings?.max_completion_length ?? "48", "scan-tokens"),
     number("Reward that says what is right", (view.rewards ?? ["accuracy"])[0], "scan-reward"),
@@ -161,7 +163,7 @@ function makeScan() {
   sort = "file";
   return el("section.panel.data-scan", { "data-of": view.id, "aria-label": "Difficulty" }, head,
     el("p.note", {}, "The base model answers each prompt several times. Where all answers are right, or all wrong, a group has nothing to compare."),
-    form, el("div.bar", { hidden: true }, el("i")), el("div.found", { hidden: true }, el("div.figures"), el("div.histogram"),
+    form, el("div.bar", { hidden: true }, el("i")), el("div.found", { hidden: true }, el("div.figures"), el("div.passes"),
       el("div.row.between", {}, keep, order), el("div.hard")));
 }
 
@@ -179,8 +181,8 @@ function drawHistogram(place) {
   view.prompts.filter((prompt) => prompt.samples).forEach((prompt) => bins[Math.round((most * prompt.passed) / prompt.samples)]++);
   const top = Math.max(...bins, 1);
   const words = bins.map((n, passed) => `${n} with ${passed} of ${most} right`).join(", ");
-  fill(place, el("div.bins", { role: "img", "aria-label": `Prompts by pass rate: ${words}` }, bins.map((n, passed) =>
-    el("div.bin", { title: `${count(n, "prompt")}: ${passed} of ${most} right`, "data-live": passed > 0 && passed < most }, el("span", {}, n || ""),
+  fill(place, el("div.pass-bars", { role: "img", "aria-label": `Prompts by pass rate: ${words}` }, bins.map((n, passed) =>
+    el("div.pass", { title: `${count(n, "prompt")}: ${passed} of ${most} right`, "data-live": passed > 0 && passed < most }, el("span", {}, n || ""),
       el("i", { style: { height: `${(48 * n) / top}px` } }), el("small", {}, String(passed))))),
   el("small", {}, `right of ${most}`));
 }
@@ -200,14 +202,14 @@ function drawPrompts(place) {
 const typed = (id) => document.getElementById(id).value.trim();
 
 async function begin() {
-  await order(() => api.post(`api/data/${chosen}/scan`, { samples: typed("scan-samples"), prompts: typed("scan-prompts"),
-    config: { ...settings(), rewards: [typed("scan-reward")], max_completion_length: typed("scan-tokens") } }));
+  const done = await order(async () => (asked = await api.post(`api/data/${chosen}/scan`, { samples: typed("scan-samples"),
+    prompts: typed("scan-prompts"), config: { ...settings(), rewards: [typed("scan-reward")], max_completion_length: typed("scan-tokens") } })));
   poll.nudge();
-  look();
+  if (done) look();
 }
 
 async function cancel() {
-  await order(() => api.post(`api/commands/${view.scan.command}/cancel`));
+  await order(() => api.post(`api/commands/${view.scan.command ?? asked.command}/cancel`));
   look();
 }
 
@@ -222,11 +224,13 @@ async function keepSome() {
   }
 }
 
+/** Does it; true, or the sentence where the scan's state stands. */
 async function order(act) {
   try {
     await act();
+    return true;
   } catch (error) {
     if (error.status === undefined) throw error;
-    say(parts.scan.querySelector(".state"), error.message);
+    say(parts.scan.querySelector(".scan-state"), error.message);
   }
 }

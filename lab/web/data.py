@@ -52,9 +52,10 @@ def preview(lab: Lab, owner: str, source: Values, mapping: Values | None, model:
             problem = str(error)
     else:
         rows = table.rows
-    return {"title": title, "columns": table.columns, "n_rows": len(table.rows), "notes": table.notes, "mapped": not given,
+    columns = [column for column in table.columns if not (given and column == "held_out")]
+    return {"title": title, "columns": columns, "n_rows": len(table.rows), "notes": table.notes, "mapped": not given,
             "mapping": _mapping_view(chosen) if isinstance(chosen, Mapping) else None, "problem": problem,
-            "head": [[_short(row.get(column)) for column in table.columns] for row in table.rows[:SHOWN_ROWS]],
+            "head": [[_short(row.get(column)) for column in columns] for row in table.rows[:SHOWN_ROWS]],
             "with_answer": sum(row.get("answer") is not None for row in rows), "rewards": _rewards(rows),
             "prompts": [_seen_by_model(row, model, system_prompt) for row in rows[:SHOWN_PROMPTS]]}
 
@@ -69,7 +70,8 @@ def prepare(lab: Lab, owner: str, source: Values, mapping: Values | None, name: 
         raise ActionError("Say which column holds the prompt.")
     try:
         rows = table.rows if given else apply(table, chosen)
-        rows = _with_held_out(rows, held_out_share)
+        if not any(row.get("held_out") is True for row in rows):  # a task of the lab holds back its own
+            rows = _with_held_out(rows, held_out_share)
         held_out = sum(row.get("held_out") is True for row in rows)
         meta = {"source": title, "rewards": _rewards(rows), "held_out": held_out, "notes": table.notes}
         return dataset_view(lab, _datasets(lab).add(name or title, rows, meta, owner=owner))
@@ -101,6 +103,8 @@ def scan(lab: Lab, owner: str, dataset: str, settings: Values, samples: int, pro
         raise ActionError("A scan takes 2 to 64 samples of 1 to 4,096 prompts.")
     settings = {name: value for name, value in settings.items() if name in SAMPLE_SETTINGS and name != "task"}
     config = checked_config(lab.with_versions(owner, settings))
+    _datasets(lab).set_scan(found.id, {"status": "queued", "error": None, "command": None, "settings": {}, "samples": samples, "of": 0,
+                                       "prompts": [], "summary": scan_of([]).summary()})
     command = lab.store.send_command("scan", {"dataset": found.id, "config": config.to_dict(), "samples": samples, "prompts": prompts},
                                      owner=owner)
     return {"command": command.id}
@@ -162,7 +166,7 @@ def _find(lab: Lab, owner: str, dataset: str) -> Dataset:
 def _scan_status(lab: Lab, found: Dataset) -> str | None:
     """The scan's status; one whose engine died says so."""
     status = (found.scan or {}).get("status")
-    command = lab.store.command(found.scan["command"]) if status in GOING else None
+    command = lab.store.command(found.scan["command"]) if status in GOING and found.scan["command"] else None
     return "interrupted" if command and command.status not in ("queued", "taken") else status
 
 
@@ -199,7 +203,7 @@ def _task_table(name: str, count: Any) -> tuple[Table, str, bool]:
     rows = list({json.dumps(row["prompt"]): row for row in rows}.values())
     rows += [{**row, "held_out": True} for row in held_out]
     columns = list(dict.fromkeys(column for row in rows for column in row))
-    return Table(columns, rows, ["A part is held out already."] if held_out else []), name, True
+    return Table(columns, rows, [f"{len(held_out)} held out"] if held_out else []), name, True
 
 
 def _with_held_out(rows: list[Values], share: float) -> list[Values]:
