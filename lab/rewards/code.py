@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -82,7 +83,7 @@ def extract_program(text: str, source: str = "any") -> str | None:
         return None
     fences = _FENCE.findall(text if answer is None else f"{answer}\n")
     if fences:
-        return fences[-1]
+        return textwrap.dedent(fences[-1])
     return answer or None
 
 
