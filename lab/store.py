@@ -264,6 +264,12 @@ class Store(Database):
             row = db.execute("SELECT * FROM commands WHERE id=?", (command,)).fetchone()
             return record_of(Command, row) if row else None
 
+    def newest_command(self, run: str, kind: str) -> Command | None:
+        """The last command of this kind for the run."""
+        with self._read() as db:
+            row = db.execute("SELECT * FROM commands WHERE run=? AND kind=? ORDER BY id DESC LIMIT 1", (run, kind)).fetchone()
+            return record_of(Command, row) if row else None
+
     def open_commands(self) -> list[Command]:
         """Commands that wait or are being carried out, oldest first."""
         with self._read() as db:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from lab.tasks import TaskError
@@ -16,7 +18,8 @@ pytest.importorskip("datasets", reason="the extra hub is not installed")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hub") / "grades"
     folder.mkdir()
-    (folder / "train.jsonl").write_text("".join('{"question": "What is %d + 1?", "answer": "so\\n#### %d"}\n' % (n, n + 1) for n in range(9)))
+    rows = [{"question": f"What is {n} + 1?", "answer": f"so\n#### {n + 1}"} for n in range(9)]
+    (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "test.jsonl").write_text('{"question": "held", "answer": "#### 1"}\n')
     return str(folder)
 
@@ -28,7 +31,8 @@ def test_a_split_is_taken_with_its_columns_and_only_so_many_rows(folder):
     assert len(read_hub(folder, split="test").rows) == 1
 
 
-@pytest.mark.parametrize("config, split, said", [(None, "dev", "has no split 'dev'"), ("algebra", "train", "has no configuration 'algebra'")])
+@pytest.mark.parametrize("config, split, said", [(None, "dev", "has no split 'dev'"),
+                                                 ("algebra", "train", "has no configuration 'algebra'")])
 def test_a_wrong_split_or_configuration_is_named(folder, config, split, said):
     with pytest.raises(TaskError, match=said):
         read_hub(folder, config, split)
@@ -38,8 +42,8 @@ def test_without_a_network_it_is_one_sentence_also_from_the_other_process(monkey
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(TaskError) as caught:
         fetched_apart("nobody/nothing-here", None, "train", 10)
-    assert str(caught.value) == ("nobody/nothing-here is not on this machine and the Hub cannot be reached: connect to the network once, or "
-                                 "download the file and upload it here.")
+    assert str(caught.value) == ("nobody/nothing-here is not on this machine and the Hub cannot be reached: connect to the network once, "
+                                 "or download the file and upload it here.")
 
 
 def test_what_the_library_prints_does_not_spoil_the_answer(folder):

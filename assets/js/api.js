@@ -10,6 +10,8 @@ export class LabError extends Error {
 export const get = (path) => ask(path, {});
 export const post = (path, body = {}) =>
   ask(path, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) });
+/** Sends a file as it is. */
+export const send = (path, file) => ask(path, { method: "POST", headers: { "content-type": "application/octet-stream" }, body: file });
 
 async function ask(path, options) {
   let answer;

@@ -5,6 +5,8 @@ import * as changes from "./changes.js";
 import * as choices from "./choices.js";
 import * as critic from "./critic.js";
 import * as curves from "./curves.js";
+import * as data from "./data.js";
+import * as datasets from "./datasets.js";
 import * as debate from "./debate.js";
 import * as evaluations from "./evaluations.js";
 import * as fields from "./fields.js";
@@ -18,6 +20,7 @@ import * as plan from "./plan.js";
 import * as poll from "./poll.js";
 import * as reward from "./reward.js";
 import * as rewardEditor from "./reward_editor.js";
+import * as preflight from "./preflight.js";
 import * as runs from "./runs.js";
 import * as sample from "./sample.js";
 import * as strip from "./strip.js";
@@ -35,10 +38,13 @@ window.lab = {
   formTold: (side, names, values) => void forms.told(side, names, values),
   formGiven: (side, names) => forms.given(side, names),
   reward: { typed: reward.typed, text: reward.text, choices: rewardEditor.choices, chosen: rewardEditor.chosen },
+  preflight: (names, values) => void preflight.check(together(names, values)),
+  data: { told: data.told, prepare: data.prepare, choices: datasets.choices, used: datasets.usedValues },
   startRun: (names, values) => void runs.startWith(together(names, values)),
 };
 
 forms.onChange((side, values) => side === "train" && plan.show(values));
-for (const part of [strip, tabs, forms, fields, notice, lab, sample, debate, plan, choices, changes, lineage, curves, critic, evaluations, table, newest, byhand, parity]) part.mount();
+for (const part of [strip, tabs, forms, fields, notice, lab, sample, debate, plan, choices, changes, lineage, curves, critic, evaluations, table, newest, byhand, parity,
+  data, datasets, preflight]) part.mount();
 reward.mount();
 poll.start();

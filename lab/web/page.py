@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import gradio as gr
 
-from lab.web import tab_lab, tab_train
+from lab.web import tab_data, tab_lab, tab_reward, tab_train
 from lab.web.form import trl_css
 from lab.web.islands import island
 
-TABS = (tab_lab, tab_train)  # Reward, Data, Inspect, Runs and Learn join here
+TABS = (tab_lab, tab_reward, tab_data, tab_train)  # Inspect, Runs and Learn join here
 
 THEME = gr.themes.Base(
     primary_hue="zinc", neutral_hue="zinc",
@@ -43,6 +43,8 @@ def build_page() -> gr.Blocks:
             for tab in TABS:
                 with gr.Tab(tab.LABEL, id=tab.ID, elem_id=f"tab-{tab.ID}"):
                     tab.build()
+        tab_reward.offer_versions(page)
+        tab_data.offer_datasets(page)
     return page
 
 

@@ -23,10 +23,12 @@ from fastapi.staticfiles import StaticFiles
 
 from lab.assets import asset
 from lab.jobs import Engine
-from lab.web import by_hand
+from lab.web import by_hand, data_routes
 from lab.web.actions import Lab
 from lab.web.page import HEAD, THEME, build_page, page_css
 from lab.web.presence import Keeper
+from lab.web.reward import routes as reward_routes
+from lab.web.reward.benches import Benches
 from lab.web.routes import add_routes
 from lab.web.security import Guard
 
@@ -35,10 +37,13 @@ HOST = "127.0.0.1"
 
 def build_app(runs_dir: Path) -> FastAPI:
     """The whole web process as one ASGI app over the runs in `runs_dir`."""
-    keeper = Keeper(Engine(runs_dir))
-    app = FastAPI(title="GRPO Lab", docs_url=None, redoc_url=None, openapi_url=None, lifespan=_keep_engine(keeper))
+    keeper, benches = Keeper(Engine(runs_dir)), Benches()
+    app = FastAPI(title="GRPO Lab", docs_url=None, redoc_url=None, openapi_url=None, lifespan=_alive(keeper, benches))
     add_routes(app, Lab.open(runs_dir), keeper)
     app.include_router(by_hand.router)
+    app.include_router(data_routes.router)
+    app.include_router(reward_routes.router)
+    app.state.benches = benches
     for folder in ("css", "js", "fonts"):
         app.mount(f"/lab/{folder}", Revalidated(directory=asset(folder)))
     app.get("/lab/vendor/plotly.min.js")(plotly_js)
@@ -71,11 +76,13 @@ def serve(runs_dir: Path, *, port: int, open_browser: bool) -> int:
     return 0
 
 
-def _keep_engine(keeper: Keeper):
+def _alive(keeper: Keeper, benches: Benches):
+    """What goes on beside the answers while the lab is open: the engine is kept, reward workers end with the page."""
     @asynccontextmanager
     async def lifespan(app: FastAPI):
         keeper.start()
         yield
+        benches.close()
         keeper.stop()
 
     return lifespan

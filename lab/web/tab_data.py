@@ -33,43 +33,51 @@ def build() -> None:
 
 
 def _rail() -> None:
-    inputs = {"source": gr.Dropdown(SOURCES, value="typed", label="Source", filterable=False, elem_id="data-source", elem_classes=["setting"],
-                                    info="Where the prompts come from.")}
+    settings = first_run()
+    inputs = {"source": _choice("source", "Source", SOURCES, "Where the prompts come from.")}
     with gr.Column(elem_classes=["source", "of-typed"]):
-        inputs["text"] = gr.Textbox(EXAMPLE, label="Prompts", lines=7, max_lines=14, elem_id="data-text", elem_classes=["setting"],
-                                    info="One per line; behind => the right answer, where there is one.")
+        inputs["text"] = _text("text", "Prompts", EXAMPLE, "One per line; behind => the right answer, where there is one.", lines=7, max_lines=14)
     with gr.Column(elem_classes=["source", "of-task"]):
-        tasks = [(load_task(name).title, name) for name in BUILTIN_TASKS]
-        inputs["task"] = gr.Dropdown(tasks, value="add2", label="Task from the lab", filterable=False, elem_id="data-task",
-                                     elem_classes=["setting"])
+        inputs["task"] = _choice("task", "Task from the lab", [(load_task(name).title, name) for name in BUILTIN_TASKS],
+                                 "What the lab asks of its own models, and two examinations.")
     with gr.Column(elem_classes=["source", "of-gym"]):
         problems = [(f"{name.replace('_', ' ')}: {note}", gym.PREFIX + name) for name, note in gym.VETTED.items()]
-        inputs["gym"] = gr.Dropdown(problems, value=gym.PREFIX + "chain_sum", label="Task of reasoning-gym", elem_id="data-gym",
-                                    elem_classes=["setting"], info="Found safe and right. Answers are scored in the sandbox by gym_score.")
+        inputs["gym"] = _choice("gym", "Task of reasoning-gym", problems,
+                                "Found safe and right. Answers are scored in the sandbox, by gym_score.")
     with gr.Column(elem_classes=["source", "of-task", "of-gym"]):
-        inputs["rows"] = gr.Textbox("200", label="Rows", max_lines=1, elem_id="data-rows", elem_classes=["setting"],
-                                    info="How many prompts to draw.")
+        inputs["rows"] = _text("rows", "Rows", "200", "How many prompts to draw.")
     with gr.Column(elem_classes=["source", "of-file"]):
         island("lab-data-file")
     with gr.Column(elem_classes=["source", "of-hub"]):
-        for name, label, value, info in (("hub_id", "Data set id", "", "Such as openai/gsm8k."), ("hub_config", "Configuration", "",
-                                         "Where a data set has several; often main."), ("hub_split", "Split", "train", "Such as train or test."),
-                                         ("hub_rows", "First rows", "1000", "How many rows to take.")):
-            inputs[name] = gr.Textbox(value, label=label, max_lines=1, elem_id=f"data-{name}", elem_classes=["setting"], info=info)
+        inputs["hub_id"] = _text("hub_id", "Data set id", "", "Such as openai/gsm8k.")
+        inputs["hub_config"] = _text("hub_config", "Configuration", "", "Where a data set has several; often main.")
+        inputs["hub_split"] = _text("hub_split", "Split", "train", "Such as train or test.")
+        inputs["hub_rows"] = _text("hub_rows", "First rows", "1000", "How many rows to take.")
         island("lab-data-fetch")
-    settings = first_run()
-    inputs["name"] = gr.Textbox("", label="Name", max_lines=1, elem_id="data-name", elem_classes=["setting"], placeholder="made from the source",
-                                info="What the data set is called in the Task fields of the other tabs.")
-    inputs["held_out_share"] = gr.Textbox("0.1", label="Held-out share", max_lines=1, elem_id="data-held_out_share", elem_classes=["setting"],
-                                          info="Part of the rows kept out of training, for evaluation. Chosen by the prompt's text alone.")
+    inputs["name"] = _text("name", "Name", "", "What the Task fields of the other tabs call it.", placeholder="made from the source")
+    inputs["held_out_share"] = _text("held_out_share", "Held-out share", "0.1",
+                                     "Part of the rows kept out of training, for evaluation. Chosen by the prompt's text alone.")
     prepare = gr.Button("Prepare data set", elem_id="data-prepare", variant="secondary")
     inputs["model"] = make_field("model", settings.model, prefix=ID, choices=list(MODELS), custom=True)
     inputs["system_prompt"] = make_field("system_prompt", settings.system_prompt, prefix=ID, lines=1)
-    names, fields = list(inputs), list(inputs.values())
-    told = f"(...values) => window.lab.data.told({json.dumps(names)}, values)"
+    _wire(inputs, prepare)
+
+
+def _text(name: str, label: str, value: str, info: str, **options) -> gr.Textbox:
+    return gr.Textbox(value, label=label, info=info, elem_id=f"{ID}-{name}", elem_classes=["setting"], **({"max_lines": 1} | options))
+
+
+def _choice(name: str, label: str, choices: list[tuple[str, str]], info: str) -> gr.Dropdown:
+    return gr.Dropdown(choices, value=choices[0][1], label=label, info=info, filterable=False, elem_id=f"{ID}-{name}", elem_classes=["setting"])
+
+
+def _wire(inputs: dict, prepare: gr.Button) -> None:
+    """assets/js/data.js is told what the fields hold: at the start, after each change, and when a data set is to be prepared."""
+    names, fields = json.dumps(list(inputs)), list(inputs.values())
     tell = gr.Button("Tell", elem_id="data-tell", elem_classes=["unseen"])
-    gr.on([tell.click, *(field.change for field in fields)], None, fields, None, js=told, api_visibility="private")
-    prepare.click(None, fields, None, js=f"(...values) => void window.lab.data.prepare({json.dumps(names)}, values)", api_visibility="private")
+    gr.on([tell.click, *(field.change for field in fields)], None, fields, None, js=f"(...values) => window.lab.data.told({names}, values)",
+          api_visibility="private")
+    prepare.click(None, fields, None, js=f"(...values) => void window.lab.data.prepare({names}, values)", api_visibility="private")
 
 
 def offer_datasets(page: gr.Blocks) -> None:

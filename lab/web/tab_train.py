@@ -30,6 +30,7 @@ def build() -> None:
             _rail(settings)
         with gr.Column(elem_classes=["glass"], scale=1):
             island("lab-notice-train")
+            island("lab-preflight")
             island("lab-byhand")
             island("lab-progress")
             island("lab-lineage")
@@ -48,6 +49,7 @@ def _rail(settings: RunConfig) -> None:
                          info="Settings that belong together. Choosing one fills the fields below; what it does not name stays.")
     island("lab-preset-note")
     start = gr.Button("Start this run", elem_id="train-start", variant="secondary")
+    look = gr.Button("Pre-flight", elem_id="train-preflight", variant="secondary")
     simple = [name for name, field in FIELDS.items() if field.metadata["simple"]]
     inputs = {}
     _fields(simple, settings, inputs)
@@ -59,6 +61,8 @@ def _rail(settings: RunConfig) -> None:
                     _fields(rest, settings, inputs)
     island("lab-parity")
     _wire(preset, start, inputs)
+    look.click(None, list(inputs.values()), None, js=f"(...values) => window.lab.preflight({json.dumps(list(inputs))}, values)",
+               api_visibility="private")
 
 
 def _fields(names: list[str], settings: RunConfig, inputs: dict) -> None:

@@ -12,6 +12,7 @@ from lab.config import RunConfig
 from lab.records import Completion, Group
 from lab.rewards.resolve import short_name
 from lab.store import Command, Live, Rollout, Run, RunEvent, Steps
+from lab.tasks.sources import task_name
 
 MAX_POINTS = 1000  # per curve; more cannot be told apart on a screen
 
@@ -103,10 +104,6 @@ def steps_view(run: Run, steps: Steps, after: int, wanted: list[str] | None) -> 
         smoothed = [charts.smooth([row[place] for row in table], charts.smoothing_of(name)) for place, name in enumerate(columns, 1)]
         view["smooth"] = [_short([line[i] for line in smoothed]) for i in kept]
     return view
-
-
-def task_name(task: Any) -> str:
-    return task if isinstance(task, str) else f"{len(task)} rows" if isinstance(task, list) else str(task)
 
 
 def _thin(places: list[int]) -> list[int]:
