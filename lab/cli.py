@@ -42,7 +42,7 @@ def main(argv: list[str] | None = None) -> int:
 
 @dataclasses.dataclass
 class OpenArguments:
-    """Open GRPO Lab in the browser. Other commands: train, doctor, models, bench (each has --help)."""
+    """Open GRPO Lab in the browser. Other commands: train, rewards, doctor, models, bench (each has --help)."""
 
     port: Annotated[int, tyro.conf.arg(help="Port on 127.0.0.1; 0 takes a free one.")] = 7860
     browser: Annotated[bool, tyro.conf.arg(help="Open a browser window.")] = True
@@ -207,7 +207,17 @@ def bench(argv: list[str]) -> int:
     return 0
 
 
-COMMANDS = {"train": train, "doctor": doctor, "models": models, "bench": bench}
+# -- rewards
+
+
+def rewards(argv: list[str]) -> int:
+    """List rewards, or try one on completions."""
+    from lab.rewards.command import rewards
+
+    return rewards(argv)
+
+
+COMMANDS = {"train": train, "rewards": rewards, "doctor": doctor, "models": models, "bench": bench}
 
 
 def _known_errors() -> tuple[type[Exception], ...]:

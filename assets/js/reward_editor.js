@@ -103,8 +103,8 @@ export function chosen() {
 
 /** For every field that asks for rewards: built-in and frozen ones. */
 export async function choices() {
-  const known = state.start ?? (await api.get("api/rewards").catch(() => ({ versions: [], builtins: [], all: [] })));
-  return [...known.all, ...known.versions.map((v) => v.label)].map((name) => [name, name]);
+  const known = state.start ?? (await api.get("api/rewards").catch(() => null));
+  return known && [...known.all, ...known.versions.map((v) => v.label)].map((name) => [name, name]);
 }
 
 function tellNote(sentence, bad = false) {

@@ -135,7 +135,7 @@ class BenchResult:
         table, row = [], 0
         for k, (group, places) in enumerate(zip(self.groups, relative.ranks(self.totals), strict=True)):
             for i, completion in enumerate(group.completions):
-                why = "; ".join(f"{c.name}: {f.message}" for c in self.columns if (f := failed.get((row, c.name)) or failed.get((None, c.name))))
+                why = "; ".join(f"{name}: {f.message}" for name in self.names if (f := failed.get((row, name)) or failed.get((None, name))))
                 table.append({"group": k, "prompt": group.prompt, "completion": completion.text,
                               **dict(zip(self.names, self.rows[k][i], strict=True)), "reward": self.totals[k][i],
                               "advantage": self.advantages[k][i], "advantage_normalize_then_sum": other[k][i], "rank": places[i],
@@ -165,9 +165,10 @@ class BenchResult:
         import pandas as pd
 
         mine, theirs = self.statistics["reward"], other.statistics["reward"]
-        rows = {"groups with signal": (mine.groups - mine.dead, theirs.groups - theirs.dead), "dead groups, all lowest": (mine.dead_low, theirs.dead_low),
-                "dead groups, all highest": (mine.dead_high, theirs.dead_high), "mean reward": (mine.mean, theirs.mean),
-                "mean std within groups": (mine.within, theirs.within), "correlation with length": (mine.length_correlation, theirs.length_correlation),
+        rows = {"groups with signal": (mine.groups - mine.dead, theirs.groups - theirs.dead),
+                "dead groups, all lowest": (mine.dead_low, theirs.dead_low), "dead groups, all highest": (mine.dead_high, theirs.dead_high),
+                "mean reward": (mine.mean, theirs.mean), "mean std within groups": (mine.within, theirs.within),
+                "correlation with length": (mine.length_correlation, theirs.length_correlation),
                 "hostile texts that earn": (sum(h.earns for h in self.hostile_rows), sum(h.earns for h in other.hostile_rows)),
                 "ranks changed": (self.rank_changes(other), None)}
         return pd.DataFrame.from_dict(rows, orient="index", columns=["this", "other"])

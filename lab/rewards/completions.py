@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Sequence
@@ -64,7 +65,7 @@ def read_completions(path: Path) -> list[Group]:
         raise ValueError(f"{path} is empty: it needs lines with prompt and completion.")
     if len(rows) > MOST_LINES:
         raise ValueError(f"{path} has {len(rows):,} completions; the bench takes at most {MOST_LINES:,}.")
-    return [Group(place, prompt, [], columns, [Completion(i, text, list(range(len(text.split()))), True) for i, (text, _) in enumerate(members)])
+    return [dataclasses.replace(typed_group(prompt, [text for text, _ in members], columns), index=place, row=columns)
             for place, (prompt, columns, members) in enumerate(_neighbours(rows))]
 
 

@@ -69,8 +69,8 @@ def normalize_then_sum(rows: Sequence[Sequence[Sequence[float | None]]], weights
         scores = [sum_then_normalize([column])[0] for column in columns]
         available = math.fsum(abs(w) for w, column in zip(weights, columns, strict=True) if _given(column))
         left = math.fsum(map(abs, weights)) / available if available else 0.0
-        summed.append([left * math.fsum(w * score[i] for w, score in zip(weights, scores, strict=True)) if _is_scored(row, weights) else None
-                       for i, row in enumerate(group)])
+        added = [left * math.fsum(w * score for w, score in zip(weights, row, strict=True)) for row in zip(*scores, strict=True)]
+        summed.append([value if _is_scored(row, weights) else None for value, row in zip(added, group, strict=True)])
         signal.append(any(w and sample_std(_given(column)) > DEAD_TOLERANCE for w, column in zip(weights, columns, strict=True)))
     given = _given(chain.from_iterable(summed))
     mean, std = _mean(given), sample_std(given)

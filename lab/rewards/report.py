@@ -49,7 +49,7 @@ def _hostile(result: BenchResult) -> str:
         return ""
     earning = sum(row.earns for row in result.hostile_rows)
     honest = "" if result.honest_total is None else f" The right answer in its place gets {result.honest_total:.2f}."
-    lines = [[h.attempt.kind, _cut(h.attempt.text), _number(h.total, 2), ", ".join(h.paid_by) or ("none" if h.total is not None else "no score")]
+    lines = [[h.attempt.kind, _cut(h.attempt.text), _number(h.total, 2), "no score" if h.total is None else ", ".join(h.paid_by) or "none"]
              for h in result.hostile_rows]
     return f"Hostile set: {earning} of {len(result.hostile_rows)} earn.{honest}\n\n{_table(['kind', 'text', 'reward', 'paid by'], lines)}"
 
@@ -66,8 +66,12 @@ def _completions(result: BenchResult, rows: int) -> str:
 def _table(head: list[str], lines: list[list[str]]) -> str:
     widths = [max(len(cell) for cell in column) for column in zip(head, *lines, strict=True)]
     left = [all(not cell or not (cell[0].isdigit() or cell[0] in "+−–") for cell in column) for column in zip(*lines, strict=True)]
-    shown = [[cell.ljust(w) if is_text else cell.rjust(w) for cell, w, is_text in zip(row, widths, left, strict=True)] for row in [head, *lines]]
-    return "\n".join("  ".join(row).rstrip() for row in shown)
+
+    def line(row: list[str]) -> str:
+        cells = zip(row, widths, left, strict=True)
+        return "  ".join(cell.ljust(width) if is_text else cell.rjust(width) for cell, width, is_text in cells).rstrip()
+
+    return "\n".join(map(line, [head, *lines]))
 
 
 def _cut(text: str) -> str:

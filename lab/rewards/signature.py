@@ -13,6 +13,7 @@ from typing import Any
 MAX_SOURCE = 100_000  # characters; a reward function needs a few thousand
 GIVEN = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")  # besides the rows' columns
 _MAKES_IT_A_REWARD = {"prompts", "completions", "completion_ids"}
+Definition = ast.FunctionDef | ast.AsyncFunctionDef
 _HIDDEN = ("torch", "tensorflow", "jax")
 
 
@@ -69,7 +70,7 @@ def check_source(source: str, columns: Sequence[str] | None = None) -> Check:
         return Check([Problem(f"SyntaxError: {error.msg}", error.lineno, error.offset)])
     except (ValueError, RecursionError, MemoryError) as error:
         return Check([Problem(f"The source cannot be read as Python: {error or 'it is nested too deeply'}.")])
-    definitions = [node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and not node.name.startswith("_")]
+    definitions = [node for node in tree.body if isinstance(node, Definition) and not node.name.startswith("_")]
     functions = [_described(node) for node in definitions if _is_reward(node)]
     problems = [*_none_found(definitions, functions), *_imports(tree)]
     if functions:
@@ -77,18 +78,19 @@ def check_source(source: str, columns: Sequence[str] | None = None) -> Check:
     return Check(problems, functions)
 
 
-def _is_reward(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+def _is_reward(node: Definition) -> bool:
     return bool(_MAKES_IT_A_REWARD & {a.arg for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)})
 
 
-def _described(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Found:
-    arguments = [*node.args.posonlyargs, *node.args.args]
+def _described(node: Definition) -> Found:
+    positional = [*node.args.posonlyargs, *node.args.args]
+    arguments = [*positional, *node.args.kwonlyargs]
     optional = len(node.args.defaults)
-    required = [a.arg for a in (arguments[:-optional] if optional else arguments)]
+    required = [a.arg for a in (positional[:-optional] if optional else positional)]
     required += [a.arg for a, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True) if default is None]
-    annotation = next((ast.unparse(a.annotation) for a in (*arguments, *node.args.kwonlyargs) if a.arg == "completions" and a.annotation), "")
-    return Found(node.name, node.lineno, (ast.get_docstring(node) or "").partition("\n")[0], [a.arg for a in (*arguments, *node.args.kwonlyargs)],
-                 required, node.args.kwarg is not None, annotation in ("list[str]", "List[str]", "typing.List[str]"))
+    annotation = next((ast.unparse(a.annotation) for a in arguments if a.arg == "completions" and a.annotation), "")
+    return Found(node.name, node.lineno, (ast.get_docstring(node) or "").partition("\n")[0], [a.arg for a in arguments], required,
+                 node.args.kwarg is not None, annotation in ("list[str]", "List[str]", "typing.List[str]"))
 
 
 def _none_found(definitions: list, functions: list[Found]) -> list[Problem]:
@@ -100,7 +102,7 @@ def _none_found(definitions: list, functions: list[Found]) -> list[Problem]:
     return [Problem("No reward function yet: define one like def my_reward(completions, **kwargs).")]
 
 
-def _of_signature(function: Found, node: ast.FunctionDef | ast.AsyncFunctionDef, columns: Sequence[str] | None) -> list[Problem]:
+def _of_signature(function: Found, node: Definition, columns: Sequence[str] | None) -> list[Problem]:
     problems = []
     if node.args.posonlyargs:
         problems.append(Problem(f"{function.name} takes {node.args.posonlyargs[0].arg} by position only, but everything is passed by name: "

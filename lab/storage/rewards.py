@@ -11,6 +11,7 @@ import keyword
 import os
 import re
 import shutil
+import sqlite3
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,11 +68,11 @@ class RewardShelf(Database):
             raise ShelfError(f"{name!r} cannot name a frozen reward: use the name of its function, in letters, digits and _.")
         digest = hashlib.sha256(source.encode("utf-8", "surrogatepass")).hexdigest()
         with self._write() as db:
-            newest = db.execute("SELECT * FROM reward_versions WHERE owner=? AND name=? ORDER BY version DESC LIMIT 1", (owner, name)).fetchone()
+            newest = _newest(db, owner, name)
             if newest is None or newest["sha256"] != digest:
                 number = newest["version"] + 1 if newest else 1
                 db.execute("INSERT INTO reward_versions VALUES (?,?,?,?,?,?,?)", (owner, name, number, source, digest, note, time.time()))
-                newest = db.execute("SELECT * FROM reward_versions WHERE owner=? AND name=? AND version=?", (owner, name, number)).fetchone()
+                newest = _newest(db, owner, name)
         version = Version(**newest)
         self.file(version)
         return version
@@ -107,6 +108,10 @@ class RewardShelf(Database):
         """What the engine resolves for `name@version`: its file and function. Anything else stays as it is."""
         match = VERSION.fullmatch(written.strip())
         return written if match is None else f"{self.file(self.version(owner, match[0]))}:{match['name']}"
+
+
+def _newest(db: sqlite3.Connection, owner: str, name: str) -> sqlite3.Row | None:
+    return db.execute("SELECT * FROM reward_versions WHERE owner=? AND name=? ORDER BY version DESC LIMIT 1", (owner, name)).fetchone()
 
 
 def keep_reward_files(config: RunConfig, folder: Path) -> RunConfig:

@@ -38,15 +38,15 @@ def offer_versions(page: gr.Blocks) -> None:
 
     The choices are this browser's, so they are fetched by it: the page itself is the same for everybody.
     """
-    fields = [block for block in page.blocks.values() if getattr(block, "elem_id", None) in ("train-rewards", "train-eval_rewards", "lab-rewards")]
-    names = [field for field in fields if field.elem_id == "train-rewards"]
-    weights = [block for block in page.blocks.values() if getattr(block, "elem_id", None) == "train-reward_weights"]
+    by_id = {block.elem_id: block for block in page.blocks.values() if getattr(block, "elem_id", None)}
+    fields = [by_id[name] for name in ("train-rewards", "train-eval_rewards", "lab-rewards")]
     offer = gr.Button("Offer frozen rewards", elem_id="reward-offer", elem_classes=["unseen"])
     fetch = f"""async () => {{
         while (!window.lab?.reward) await new Promise((later) => setTimeout(later, 50));
         const choices = await window.lab.reward.choices();
-        return Array({len(fields)}).fill({{ __type__: "update", choices }});
+        return Array({len(fields)}).fill({{ __type__: "update", ...(choices && {{ choices }}) }});
     }}"""
     gr.on([page.load, offer.click], None, None, fields, js=fetch, api_visibility="private", show_progress="hidden")
     use = gr.Button("Train with this reward", elem_id="reward-use", elem_classes=["unseen"])
-    use.click(None, None, [*names, *weights], js="() => window.lab.reward.chosen()", api_visibility="private")
+    use.click(None, None, [by_id["train-rewards"], by_id["train-reward_weights"]], js="() => window.lab.reward.chosen()",
+              api_visibility="private")

@@ -147,7 +147,8 @@ def score_all(benches: Benches, shelf: RewardShelf, owner: str, source: str, fun
     compared = _compared(benches, shelf, owner, against, previous, on)
     attempts, _ = hostile_texts(fresh(on.groups)[0])
     return {
-        "source": source, "on": {"label": on.label, "key": on.key, "columns": on.columns, "step": on.step, "scale_rewards": on.scale_rewards},
+        "source": source,
+        "on": {"label": on.label, "key": on.key, "columns": on.columns, "step": on.step, "scale_rewards": on.scale_rewards},
         "groups": [{"prompt": g.prompt[:2000], "answer": g.row.get("answer"), "completions": [
             {"text": c.text[:2000], "tokens": len(c.token_ids), "finished": c.finished} for c in g.completions]} for g in on.groups],
         "functions": [column_view(written, column, hostile) for written, column, hostile in columns],
@@ -183,7 +184,8 @@ def _other(benches: Benches, shelf: RewardShelf, owner: str, written: str, on: S
     return benches.own(owner, version.source, on, version.name)
 
 
-def _compared(benches: Benches, shelf: RewardShelf, owner: str, against: str | None, previous: str | None, on: Source) -> dict[str, Any] | None:
+def _compared(benches: Benches, shelf: RewardShelf, owner: str, against: str | None, previous: str | None,
+              on: Source) -> dict[str, Any] | None:
     if not against or (against == "previous" and previous is None):
         return None
     if against == "previous":

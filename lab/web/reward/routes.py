@@ -116,8 +116,8 @@ def _columns(lab: Lab, owner: str, asked: dict[str, Any]) -> list[str]:
 
 
 def _builtins() -> list[dict[str, str]]:
-    return [{"name": name, "doc": (inspect.getdoc(factory) or "").partition("\n")[0], "parameters": str(inspect.signature(factory)).partition(" ->")[0]}
-            for name, factory in BUILTINS.items() if name not in NOT_HERE]
+    return [{"name": name, "doc": (inspect.getdoc(factory) or "").partition("\n")[0]} for name, factory in BUILTINS.items()
+            if name not in NOT_HERE]
 
 
 def _source(body: dict[str, Any]) -> str:

@@ -50,8 +50,8 @@ def _last(lab: Lab, owner: str, asked: dict[str, Any]) -> Source:
     if run is None or not run.step:
         raise ActionError("There is no group yet: sample one in Lab, or choose a stored run.")
     store, _ = lab.find(owner, run.id)
-    return _source(store.step(run.id, run.step).groups[:1], f"a group of {run.name}, step {run.step}", f"last {run.id} {run.attempt} {run.step}",
-                   run.config)
+    return _source(store.step(run.id, run.step).groups[:1], f"a group of {run.name}, step {run.step}",
+                   f"last {run.id} {run.attempt} {run.step}", run.config)
 
 
 def _of_run(lab: Lab, owner: str, asked: dict[str, Any]) -> Source:
