@@ -19,7 +19,7 @@ from typing import Any
 
 from lab.contradictions import contradiction
 
-LOSS_TYPES = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo", "cispo", "sapo", "vespo", "dppo")
+LOSS_TYPES = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo", "cispo", "sapo", "vespo", "dppo", "dppo_kl")
 ADVANTAGE_RULES = ("grpo", "rloo", "maxrl", "opo", "rank")
 AGGREGATIONS = ("sum_then_normalize", "normalize_then_sum")
 SCALE_REWARDS = ("group", "batch", "none")
@@ -109,7 +109,8 @@ class RunConfig:
     delta: float | None = knob(None, "Two-sided clip δ", "Also bounds the ratio of completions with negative advantage "
                                "(INTELLECT-2); None is off.", group="update", low=0.0)
     loss_type: str = knob("grpo", "Loss", "How token losses are weighed and averaged: grpo per completion (the paper), bnpo and dapo "
-                          "over tokens, dr_grpo by a constant length, luspo not at all. cispo, sapo, vespo and dppo replace the clip.",
+                          "over tokens, dr_grpo by a constant length, luspo not at all. cispo, sapo, vespo, dppo and dppo_kl replace the "
+                          "clip.",
                           group="update", trl="dapo", choices=LOSS_TYPES)
     scale_rewards: str = knob("group", "Advantage scale", "What the centred reward is divided by: the group's std (the paper), "
                               "the batch's, or nothing (Dr. GRPO).", group="update", trl="group", choices=SCALE_REWARDS)
@@ -154,8 +155,8 @@ class RunConfig:
                               group="loss", trl=3.0, low=0.0)
     vespo_lambda_neg: float = knob(2.0, "VESPO λ, worse", "Decay of vespo's weight with the ratio, for negative advantages.",
                                    group="loss", trl=2.0, low=0.0)
-    dppo_ratio_cap: float = knob(20.0, "DPPO cap", "Largest weight that a token's ratio may have in dppo, which stops tokens by how far "
-                                 "their probability moved (ε and ε_high).", group="loss", low=1.0)
+    dppo_ratio_cap: float = knob(20.0, "DPPO cap", "Largest weight that a token's ratio may have in dppo and dppo_kl, which stop tokens "
+                                 "by how far their probability moved (ε and ε_high), as a difference or as KL.", group="loss", low=1.0)
     top_entropy_quantile: float = knob(1.0, "Undecided tokens", "Learn only from this share of the tokens, those with the highest "
                                        "entropy; 0.2 is the 80/20 rule, 1 is all.", group="loss", trl=1.0, low=0.0, high=1.0)
     entropy_coef: float = knob(0.0, "Entropy bonus", "Weight of the mean entropy in the loss: rewards staying undecided; 0 is off.",

@@ -21,7 +21,7 @@ def contradiction(config: RunConfig) -> str | None:
 def _rules(c: RunConfig) -> list[tuple[bool, str]]:
     level, high = c.importance_sampling_level, c.epsilon if c.epsilon_high is None else c.epsilon_high
     return [
-        (c.loss_type in ("vespo", "dppo") and level == "sequence",
+        (c.loss_type in ("vespo", "dppo", "dppo_kl") and level == "sequence",
          f"loss_type is {c.loss_type}, which makes its own weights from single tokens: set importance_sampling_level to token."),
         (c.loss_type == "luspo" and level == "token",
          "loss_type is luspo, which is made for one ratio per completion: set importance_sampling_level to sequence."),

@@ -165,14 +165,14 @@ def token_weights(
 ) -> Tensor:
     """The weight (N, T) of each token in the loss; 0 at padding. It is all in which grpo, bnpo, dr_grpo, dapo differ.
 
-    Every sequence alike (grpo, sapo): 1 / (L_i · N). Every token alike (bnpo, dapo, cispo, vespo, dppo): 1 / Σ L_i.
+    Every sequence alike (grpo, sapo): 1 / (L_i · N). Every token alike (bnpo, dapo, cispo, vespo, dppo, dppo_kl): 1 / Σ L_i.
     A constant (dr_grpo): 1 / (N · max_completion_length), free of length bias. luspo (arXiv 2602.05261): 1 / N.
     """
     num_sequences = torch.as_tensor(totals.num_sequences, device=mask.device).clamp(min=1)
     num_tokens = torch.as_tensor(totals.num_tokens, device=mask.device).clamp(min=1)
     if loss_type in ("grpo", "sapo"):
         return mask / (lengths_of(mask) * num_sequences)
-    if loss_type in ("bnpo", "dapo", "cispo", "vespo", "dppo"):
+    if loss_type in ("bnpo", "dapo", "cispo", "vespo", "dppo", "dppo_kl"):
         return mask / num_tokens
     if loss_type == "luspo":
         return mask / num_sequences

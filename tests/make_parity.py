@@ -42,7 +42,9 @@ DIFFERENCES = [
     "divides by their average.",
     "KL is computed and logged at beta = 0 too. A fully masked completion counts in no clip metric; at sequence level TRL counts it.",
     "Correction for a separate sampling engine (vLLM) is not offered: one engine samples and trains.",
-    "Ours only: losses dppo; advantage rules rloo, maxrl, opo, rank; step rewards; KL estimators k1, k2 and plain k3 by name.",
+    "RLOO's advantages and on-policy gradient are those of TRL's RLOOTrainer, KL in the reward included. Off-policy its ratio is the "
+    "product over all tokens; ours is per token or the sequence's mean.",
+    "Ours only: losses dppo and dppo_kl; advantage rules rloo, maxrl, opo, rank; step rewards; KL estimators k1, k2 and plain k3 by name.",
 ]
 
 LOSS_TYPES = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo", "cispo", "sapo", "vespo")

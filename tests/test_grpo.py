@@ -367,7 +367,7 @@ def test_on_policy_the_loss_is_about_zero_but_its_gradient_is_not(loss_type, lev
     batch["advantages"] = group_advantages(rewards, num_generations=4, scale_rewards="group")
     batch["old_per_token_logps"] = None  # on-policy
     loss, gradient = loss_and_gradient(batch, loss_type=loss_type, importance_sampling_level=level)
-    if loss_type not in ("cispo", "vespo", "dppo", "sapo"):  # log π itself is in their value; sapo's is 2/τ by sign of A
+    if loss_type not in ("cispo", "vespo", "dppo", "dppo_kl", "sapo"):  # log π itself is in their value; sapo's is 2/τ by sign of A
         assert loss.abs() < 1e-12
     assert (gradient[[0, 3]] < 0).all() and (gradient[[1, 2]] > 0).all()
 

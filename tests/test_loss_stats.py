@@ -14,7 +14,7 @@ def stats_of(batch, **changes):
     return grpo_loss(**batch, totals=batch_totals(batch["completion_mask"]), **(PAPER | changes))[1]
 
 
-CASES = [("grpo", "token"), ("grpo", "sequence"), ("cispo", "token"), ("vespo", "token"), ("dppo", "token")]
+CASES = [("grpo", "token"), ("grpo", "sequence"), ("cispo", "token"), ("vespo", "token"), ("dppo", "token"), ("dppo_kl", "token")]
 
 
 @pytest.mark.parametrize("loss_type, level", CASES)

@@ -105,3 +105,44 @@ def test_dppo_has_a_limit_for_each_direction():
 
 def test_dppo_caps_the_weight():
     assert one_completion("dppo", [math.log(0.001)], [math.log(10)], 1.0)[1] == pytest.approx([-3.0])
+
+
+def test_dppo_by_kl_stops_a_common_token_and_lets_a_rare_one_go_on():
+    # .5 → .75: D = .5 ln(.5/.75) + .5 ln(.5/.25) = .5 ln(4/3) = .1438 > .05: stopped
+    # .01 → .02: D = .01 ln .5 + .99 ln(.99/.98) = .0031: weight ρ = 2, mean over 2 tokens
+    old = [math.log(0.5), math.log(0.01)]
+    limits = dict(epsilon=0.05, epsilon_high=0.05)
+    _, gradient, stats = one_completion("dppo_kl", old, [math.log(1.5), math.log(2)], 1.0, **limits)
+    assert gradient == pytest.approx([0.0, -1.0])
+    assert stats["clipped_high"].tolist() == [[True, False]]
+
+
+@pytest.mark.parametrize(("new", "advantage", "stops"), [
+    (0.75, 1.0, True), (0.75, -1.0, False),  # it rose: only what wants it higher stops
+    (0.25, -1.0, True), (0.25, 1.0, False),
+    (0.5, 1.0, False), (0.5, -1.0, False),  # D = 0
+])
+def test_dppo_by_kl_stops_only_the_way_the_advantage_pushes(new, advantage, stops):
+    gradient = one_completion("dppo_kl", [math.log(0.5)], [math.log(new / 0.5)], advantage, epsilon=0.05, epsilon_high=0.05)[1]
+    assert gradient == pytest.approx([0.0 if stops else -advantage * new / 0.5])
+
+
+@pytest.mark.parametrize(("limit", "stops"), [(0.1438, True), (0.1439, False)])
+def test_dppo_by_kl_measures_kl_of_the_token_against_all_others(limit, stops):
+    # ½ ln(4/3) = .14384 upwards for .5 → .75 and, as ½ ln(.5/.25) + ½ ln(.5/.75), downwards for .5 → .25
+    for new, advantage in ((0.75, 1.0), (0.25, -1.0)):
+        gradient = one_completion("dppo_kl", [math.log(0.5)], [math.log(new / 0.5)], advantage, epsilon=limit, epsilon_high=limit)[1]
+        assert (gradient == [0.0]) == stops
+
+
+def test_dppo_by_kl_has_a_limit_for_each_direction_and_caps_the_weight():
+    far = dict(epsilon=1.0, epsilon_high=0.1)
+    assert one_completion("dppo_kl", [math.log(0.5)], [math.log(0.5)], -1.0, **far)[1] == pytest.approx([0.5])
+    assert one_completion("dppo_kl", [math.log(0.5)], [math.log(1.5)], 1.0, **far)[1] == [0.0]
+    assert one_completion("dppo_kl", [math.log(0.001)], [math.log(10)], 1.0)[1] == pytest.approx([-3.0])
+
+
+@pytest.mark.parametrize(("old", "log_ratio"), [(0.0, 0.0), (0.0, -1.0), (-1.0, 1.0), (-40.0, 40.0), (0.0, -40.0)])
+def test_dppo_by_kl_stays_finite_where_a_token_is_certain(old, log_ratio):
+    loss, gradient, _ = one_completion("dppo_kl", [old], [log_ratio], 1.0)
+    assert math.isfinite(loss) and all(map(math.isfinite, gradient))

@@ -17,7 +17,7 @@ def metrics(stats: Sequence[dict[str, Tensor]], *, loss_type: str, importance_sa
     """TRL's metric names → 0-d tensors, for the micro-batches of one optimiser batch.
 
     `kl`, with a reference; `entropy`, if the caller put its (N, T) entropies into the stats; `clip_ratio/*` for clipped
-    losses and dppo, `cispo_clip_ratio`, `vespo/phi_seq_mean`. Ours beside them: `log_ratio_clamped` and `kl_clamped`,
+    losses, dppo and dppo_kl, `cispo_clip_ratio`, `vespo/phi_seq_mean`. Ours beside them: `log_ratio_clamped` and `kl_clamped`,
     the number of tokens whose log-ratio was cut at ±20. At sequence level a clip ratio counts completions, as in TRL.
     """
     result = {name: total(stats, name) for name in ("log_ratio_clamped", "kl_clamped") if name in stats[0]}

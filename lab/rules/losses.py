@@ -1,4 +1,4 @@
-"""Policy terms that came after GRPO's clipped one: CISPO, SAPO, VESPO, DPPO.
+"""Policy terms that came after GRPO's clipped one: CISPO, SAPO, VESPO, DPPO by either of its distances.
 
 Each takes the same `Tokens`, names the settings it uses (TRL's names) and lets the rest pass. What they are divided by
 is `grpo.token_weights`. Not here: the clipped term of grpo, bnpo, dr_grpo, dapo and luspo, which is in `grpo.py`.
@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+ALMOST_CERTAIN = -1e-6  # log-probability that stands for 0: of a token as good as certain the rest still has a logarithm
 
 
 class Tokens(NamedTuple):
@@ -82,13 +84,29 @@ def dppo_term(tokens: Tokens, *, epsilon: float, epsilon_high: float, dppo_ratio
     A ratio clip stops rare tokens at once and common ones hardly ever; a distance in probability treats both alike.
     """
     moved = tokens.logps.detach().exp() - tokens.old_logps.exp()
-    too_high = (moved > epsilon_high) & (tokens.advantages > 0)
-    too_low = (moved < -epsilon) & (tokens.advantages < 0)
-    weight = tokens.ratio.detach().clamp(max=dppo_ratio_cap) * ~(too_high | too_low)
+    return _stopped(tokens, moved < -epsilon, moved > epsilon_high, dppo_ratio_cap)
+
+
+def dppo_kl_term(tokens: Tokens, *, epsilon: float, epsilon_high: float, dppo_ratio_cap: float, **_) -> PolicyTerm:
+    """As `dppo_term`, with KL for the distance: a token stops when D > ε_high (A > 0, it has risen) or D > ε (A < 0, it has fallen).
+
+    D = p log(p/q) + (1 − p) log((1 − p)/(1 − q)) with p = π_old and q = π: the KL that can be told from the sampled token alone,
+    against everything else (DPPO's binary KL, arXiv 2602.04879).
+    """
+    new, old = (logp.detach().clamp(max=ALMOST_CERTAIN) for logp in (tokens.logps, tokens.old_logps))
+    p, rest, new_rest = old.exp(), -torch.expm1(old), -torch.expm1(new)
+    distance = p * (old - new) + rest * (rest / new_rest).log()
+    return _stopped(tokens, (new < old) & (distance > epsilon), (new > old) & (distance > epsilon_high), dppo_ratio_cap)
+
+
+def _stopped(tokens: Tokens, fallen_far: Tensor, risen_far: Tensor, cap: float) -> PolicyTerm:
+    """−sg[min(ρ, cap)] · A · log π, 0 for a token that has gone far the way its advantage pushes."""
+    too_low, too_high = fallen_far & (tokens.advantages < 0), risen_far & (tokens.advantages > 0)
+    weight = tokens.ratio.detach().clamp(max=cap) * ~(too_high | too_low)
     return PolicyTerm(-weight * tokens.advantages * tokens.logps, too_low, too_high)
 
 
-LATER_TERMS = {"cispo": cispo_term, "sapo": sapo_term, "vespo": vespo_term, "dppo": dppo_term}
+LATER_TERMS = {"cispo": cispo_term, "sapo": sapo_term, "vespo": vespo_term, "dppo": dppo_term, "dppo_kl": dppo_kl_term}
 LATER_SETTINGS = {
     "sapo_temperature_pos",
     "sapo_temperature_neg",
