@@ -118,6 +118,27 @@ def test_language_of_a_text(text, target, share):
     assert values(f"language(target={target!r})", [text]) == [share]
 
 
+LINGUA = [("Kami pergi ke kantor naik mobil karena hujan deras, lalu rapat dengan karyawan.", "id"),
+          ("Kami pergi ke pejabat menaiki kereta kerana hujan lebat, lalu bermesyuarat dengan pekerja.", "ms"),
+          ("Anak-anak pergi ke sekolah naik sepeda setiap hari.", "id"), ("Kanak-kanak pergi ke sekolah dengan basikal setiap hari.", "ms"),
+          ("The children walk to school every morning.", "en"), ("Saya mahu membeli kereta baharu pada hari Isnin.", "ms")]
+
+
+@pytest.mark.parametrize("text, right", LINGUA)
+def test_lingua_keeps_malay_indonesian_and_english_apart(text, right):
+    pytest.importorskip("lingua", reason="lingua is an extra")
+    shares = {code: values(f"language(target={code!r}, among=('ms', 'id', 'en'), strict=True, detector='lingua')", [text])[0]
+              for code in ("ms", "id", "en")}
+    assert shares == {code: float(code == right) for code in ("ms", "id", "en")}
+
+
+def test_lingua_refuses_what_it_does_not_know_and_counts_nothing_in_a_formula():
+    pytest.importorskip("lingua", reason="lingua is an extra")
+    assert values("language(target='ms', detector='lingua')", ["$a + b$", "答案是四。"]) == [None, 0]
+    with pytest.raises(RewardNotFound, match="Unknown language code 'klingon'"):
+        resolve("language(target='klingon', detector='lingua')")
+
+
 def test_mixed_text_gets_its_share():
     pytest.importorskip("py3langid", reason="py3langid is an extra")
     malay, english = "Kanak-kanak berjalan ke sekolah setiap pagi.", "The children walk to school every morning."
@@ -184,6 +205,34 @@ def test_a_schema_never_fetches_another_document():
     pytest.importorskip("jsonschema", reason="jsonschema is an extra")
     with pytest.raises(RewardError):
         values("json_schema(schema={'$ref': 'http://127.0.0.1:9/schema.json'})", ['{"a": 1}'])
+
+
+def test_rank_keeps_two_groups_of_one_prompt_apart():
+    """Groups are told by their ids: under brevity 1, 2 words and 3, 4 words, one prompt, neighbours."""
+    groups = [Group(0, "p", [1], {"prompt": "p"}, []), Group(1, "p", [1], {"prompt": "p"}, [])]
+    for group, texts in zip(groups, (["a", "a b"], ["a b c", "a b c d"]), strict=True):
+        group.completions += [Completion(i, text, [1], True) for i, text in enumerate(texts)]
+    score(resolve("rank(of='brevity')"), None, groups)
+    assert [[c.reward for c in group.completions] for group in groups] == [[1, 0], [1, 0]]
+    # and a group need not stand together
+    assert resolve("rank(of='brevity')")[0].function(prompts=["p"] * 4, completions=["a", "a b c", "a b", "a b c d"],
+                                                     group_ids=[7, 3, 7, 3]) == [1, 1, 0, 0]
+
+
+def test_a_function_is_told_the_groups_only_if_it_asks():
+    told = []
+
+    def asks(completions, group_ids, **kwargs):
+        told.append((group_ids, "ratings" in kwargs))
+        return [0.0] * len(completions)
+
+    def as_trl_has_it(completions, **kwargs):
+        told.append(sorted(kwargs))
+        return [0.0] * len(completions)
+
+    values(asks, ["a", "b", "c"], prompts=["p", "p", "q"])
+    values(as_trl_has_it, ["a"], answer="4")
+    assert told == [([0, 0, 1], False), ["answer", "completion_ids", "log_extra", "log_metric", "prompts", "trainer_state"]]
 
 
 def test_rank_counts_only_the_order_within_each_group():
@@ -265,6 +314,18 @@ def test_a_row_that_hangs_gets_nothing_and_the_others_their_due(tmp_path):
     assert check([], pattern=[], whole=[], ignore_case=[]) == []
 
 
+def test_what_many_hanging_rows_cost_is_capped_and_the_rows_left_out_are_named(monkeypatch):
+    monkeypatch.setattr("lab.rewards.locked.MOST_HANGS", 2)  # each of them costs more than a second
+    hostile = "a" * 40
+    texts = ["ab", *[hostile] * 8, "ab", hostile, "xab"]
+    made = Group(0, "p", [1], {}, [Completion(i, text, [1], True) for i, text in enumerate(texts)])
+    score(resolve("regex(pattern='(a+)+b')"), None, [made])
+    assert [c.reward for c in made.completions] == [1, 0, 0, *[None] * 9]
+    said = ("The check hung on 2 completions (rows 1–2), and no more than that are waited for in one call: rows 3–11 were not checked and "
+            "have no score.")
+    assert [c.extra["not checked"] for c in made.completions] == [None] * 3 + [said] * 9
+
+
 def test_a_missing_package_is_named():
     with pytest.raises(ValueError, match="pip install no-such"):
         LockedCheck("check_regex.py", preload=("no_such_module",), needs="no-such")
@@ -275,6 +336,7 @@ def test_a_missing_package_is_named():
     ("repetition(max_penalty=1)", "a penalty is 0 or negative"), ("soft_overlong(cache=999)", "between 0 and max_length"),
     ("cosine(max_length=0)", "max_length is 0"), ("keywords(words=())", "words is empty"), ("keywords(words='a', mode='x')", "mode is 'x'"),
     ("rank(of='nope')", "no built-in reward 'nope'"),
+    ("language(detector='guess')", "detector is 'guess'"),
 ])
 def test_parameters_that_cannot_work_are_refused(text, said):
     with pytest.raises(RewardNotFound, match=said):
