@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 
+from lab.config import LOSS_TYPES
 from lab.models.registry import ModelError
 from lab.records import ScoringFailed
 from lab.rewards import RewardError
@@ -52,7 +53,32 @@ def test_six_steps_equal_three_and_resume_three(make_trainer, policy, tmp_path, 
     assert policy.adapters.fingerprint(second.adapter) == policy.adapters.fingerprint(whole.adapter)
 
 
-def test_live_changes_survive_a_resume(make_trainer, policy, tmp_path):
+@pytest.mark.parametrize("loss_type", LOSS_TYPES)
+def test_live_changes_survive_a_resume_with_every_loss_also_between_two_uses_of_a_rollout(make_trainer, policy, tmp_path, loss_type):
+    """Two updates a rollout and a change after the third: its beta and learning rate act on a rollout sampled before it."""
+    made_for = dict(luspo=dict(importance_sampling_level="sequence"), cispo=dict(epsilon_high=5.0)).get(loss_type, {})
+    settings = dict(loss_type=loss_type, num_iterations=2, max_steps=5, max_completion_length=6) | made_for
+    changes = dict(learning_rate=1e-3, beta=0.2, epsilon=0.1, temperature=0.7)
+
+    def run(trainer):
+        records = [next(trainer) for _ in range(3)]
+        assert trainer.change(**changes) == 4
+        return records
+
+    whole = make_trainer(**settings)
+    expected = run(whole) + list(whole)
+    first = make_trainer(**settings)
+    got = run(first)  # saved while the change still waits for its step
+    first.save(tmp_path / "run")
+    second = resumed(make_trainer, tmp_path / "run", policy, rewards=(letters,))
+    got += list(second)
+    assert numbers(got) == numbers(expected)
+    assert [record.iteration for record in got] == [0, 1, 0, 1, 0]
+    assert policy.adapters.fingerprint(second.adapter) == policy.adapters.fingerprint(whole.adapter)
+    assert second.changes == [(4, changes)]
+
+
+def test_a_live_change_survives_a_resume(make_trainer, policy, tmp_path):
     def run(trainer):
         records = [next(trainer) for _ in range(2)]
         assert trainer.change(learning_rate=1e-3, beta=0.2, temperature=0.7) == 3
