@@ -42,7 +42,7 @@ CURVES = (
 )
 CRITIC_CURVES = (  # only a run with a critic has them
     Curve("critic/loss", "critic's loss", "half a squared gap", 4),
-    Curve("critic/explained_variance", "returns the critic foresaw", "1 is all of them", 2, top=1.0),
+    Curve("critic/explained_variance", "explained variance", "1 is all", 2, top=1.0),
     Curve("critic/value_mean", "critic's mean value", "in rewards", 3),
     Curve("critic/value_std", "spread of its values", "in rewards", 3),
     Curve("critic/seconds", "critic's time", "s per step", 2),
@@ -178,8 +178,10 @@ def evaluation_parts(evaluations: Sequence[dict[str, Any]], theme: Theme = LIGHT
         if points["base"]:  # the base does not change: its newest value, along the whole axis
             level = points["base"][-1][1]
             end = max(last_step or 0, *(e["step"] for e in evaluations), 1)
-            traces.append(_line([0, end], [level, level], dict(color=colour, width=1.2, dash=DASHES[1]), f"{name}, base"))
+            traces.append(_line([0, end], [level, level], dict(color=colour, width=1.2, dash=DASHES[1]), f"{name}, base") | dict(showlegend=False))
     layout = curve_layout(Curve("eval_accuracy", "held-out prompts", "share right", 3, top=1.02), theme, last_step=last_step)
+    layout |= dict(showlegend=len(traces) > 0, legend=dict(orientation="h", x=0, y=1, yanchor="bottom", font=dict(color=theme.ink_2, size=11)),
+                   margin=dict(l=38, r=12, t=30, b=22))
     layout["xaxis"] |= dict(rangemode="tozero") if last_step is None else dict(range=[-0.02 * last_step, 1.02 * last_step])
     return traces, layout
 
@@ -196,7 +198,7 @@ def evaluation_figure(evaluations: Sequence[dict[str, Any]], *, dark: bool = Fal
 def _evaluation_lines(evaluations: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
     names = {name for e in evaluations for name in e["metrics"]}
     largest = max((int(name.rpartition("@")[2]) for name in names if name.startswith("eval_pass@")), default=None)
-    lines = [("eval_accuracy", "greedy accuracy")] if "eval_accuracy" in names else []
+    lines = [("eval_accuracy", "greedy")] if "eval_accuracy" in names else []
     return lines + ([(f"eval_pass@{largest}", f"pass@{largest}")] if largest else [])
 
 

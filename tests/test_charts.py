@@ -88,7 +88,7 @@ def test_evaluations_are_drawn_with_the_base_as_a_level():
                    {"step": 10, "adapter": "tuned", "metrics": {"eval_accuracy": 0.6, "eval_pass@1": 0.5, "eval_pass@8": 0.8}}]
     traces, layout = charts.evaluation_parts(evaluations, last_step=40)
     assert [(t["name"], t["x"], t["y"]) for t in traces] == [
-        ("greedy accuracy, tuned", [10], [0.6]), ("greedy accuracy, base", [0, 40], [0.2, 0.2]),
+        ("greedy, tuned", [10], [0.6]), ("greedy, base", [0, 40], [0.2, 0.2]),
         ("pass@8, tuned", [10], [0.8]), ("pass@8, base", [0, 40], [0.5, 0.5])]
     assert layout["yaxis"]["range"] == [0, 1.02]
     assert len(charts.evaluation_figure(evaluations).data) == 4

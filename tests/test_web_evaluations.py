@@ -60,7 +60,7 @@ def test_evaluations_are_told_by_step_with_how_much_they_rest_on(run):
     # pass@2 of 1, 4 and 2 right among 4: 1 − C(3,2)/C(4,2) = 1/2; 1; 1 − C(2,2)/C(4,2) = 5/6
     assert answer["rows"][1]["pass"]["2"] == pytest.approx((1 / 2 + 1 + 5 / 6) / 3)
     assert answer["ks"] == [1, 2, 4]
-    assert [trace["name"] for trace in answer["figure"]["data"]] == ["greedy accuracy, tuned", "greedy accuracy, base", "pass@4, tuned",
+    assert [trace["name"] for trace in answer["figure"]["data"]] == ["greedy, tuned", "greedy, base", "pass@4, tuned",
                                                                      "pass@4, base"]
 
 

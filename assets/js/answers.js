@@ -2,7 +2,6 @@
 
 import * as api from "./api.js";
 import { el, fill, say, set } from "./dom.js";
-import { count } from "./format.js";
 import { spans } from "./text.js";
 
 const FIRST = 50; // lines before more are asked for
@@ -70,9 +69,9 @@ export function makeAnswers() {
 
 function side(name, answer) {
   if (!answer) return el("div.side", {}, el("small", {}, name), el("span.quiet", {}, "not evaluated"));
-  const often = answer.sampled ? `${answer.sampled_right} of ${count(answer.sampled, "sample")}` : "";
+  const often = answer.sampled ? `${answer.sampled_right} of ${answer.sampled}` : "";
   return el("div.side", { "data-side": name, "data-right": String(answer.right) }, el("small", {}, name), verdict(answer.right), written(answer),
-    el("small", {}, often));
+    el("small", { title: often && "samples that are right" }, often));
 }
 
 function written(c) {

@@ -12,13 +12,13 @@ const SECOND = { ...FIRST, scale_rewards: "none" };
 
 /** {node, show(view, order)}. */
 export function makeCompare() {
-  const ways = [{ ...FIRST }, { ...SECOND }], heads = ways.map((way, i) => makeHead(way, i, () => draw()));
+  const ways = [{ ...FIRST }, { ...SECOND }], heads = ways.map((way, i) => makeHead(way, i, () => ((touched = true), draw())));
   const body = el("tbody"), note = el("p.note");
   const table = el("table", {}, el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "completion"), el("th", { scope: "col" }, "reward"),
     heads.map((head) => el("th", { scope: "col" }, head.node)))), body);
   const node = el("details.compare", { ontoggle: () => node.open && draw() }, el("summary", {}, el("b", {}, "Compare rules"),
     el("span.quiet", {}, "the same group under two of them")), el("div.box", {}, table), note);
-  let meanings = null, now = null, order = [];
+  let meanings = null, now = null, order = [], touched = false;
 
   async function draw() {
     if (!now || !node.open) return;
@@ -31,8 +31,10 @@ export function makeCompare() {
     heads.forEach((head, i) => head.explain(meanings, found[i].why));
   }
 
-  return { node, show(view, sorted) {
+  /** The first column begins with the way the run itself has; a critic's has no place here. */
+  return { node, show(view, sorted, own) {
     [now, order] = [view, sorted];
+    if (own && own.algorithm !== "ppo" && !touched) heads[0].choose(own);
     draw();
   } };
 }
@@ -44,7 +46,13 @@ function makeHead(way, i, changed) {
       way[setting] = event.target.value;
       changed();
     } }, choices.map((choice) => el("option", { value: choice, selected: choice === way[setting] }, choice)))]);
-  return { node: el("div.way", {}, selects, words), explain(meanings, why) {
+  const node = el("div.way", {}, selects, words);
+  return { node, choose(own) {
+    for (const select of node.querySelectorAll("select")) {
+      const setting = select.dataset.way.slice(2);
+      if (own[setting]) select.value = way[setting] = own[setting];
+    }
+  }, explain(meanings, why) {
     const last = way.multi_objective_aggregation === "normalize_then_sum" ? "multi_objective_aggregation" : "advantage_rule";
     const shown = last === "advantage_rule" && way.advantage_rule === "grpo" ? "scale_rewards" : last;
     say(words, why ?? meanings[shown]?.[way[shown]] ?? "");

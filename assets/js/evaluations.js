@@ -132,8 +132,8 @@ function drawTable() {
   if (parts.body.dataset.drawn === key) return;
   parts.body.dataset.drawn = key;
   const focused = document.activeElement?.closest?.("tr")?.dataset.step;
-  const head = ["step", "greedy accuracy", "gain", ...ks.map((k) => `pass@${k}`), "answered", ""];
-  fill(parts.body, el("table", {}, el("caption", {}, "base → tuned, share of prompts"),
+  const head = ["step", "greedy accuracy", "gain", ...ks.map((k) => `pass@${k}`), "prompts × samples", ""];
+  fill(parts.body, el("table", {}, el("caption", {}, "Base → tuned: shares of the held-out prompts. Dotted in the figure: the base."),
     el("thead", {}, el("tr", {}, head.map((text) => el("th", { scope: "col" }, text)))),
     el("tbody", {}, steps.map((step) => drawStep(step, ks)))));
   if (focused) parts.body.querySelector(`tr[data-step="${focused}"] button`)?.focus({ preventScroll: true });
@@ -147,7 +147,8 @@ function drawStep(step, ks) {
   return el("tr", { "data-step": step, "data-accuracy": tuned?.accuracy ?? "", "data-base": base?.accuracy ?? "" },
     el("th", { scope: "row" }, tuned ? String(step) : `${step}, base only`), pair((row) => row.accuracy), el("td", {}, gain),
     ks.map((k) => pair((row) => row.pass[k])),
-    el("td.quiet", {}, `${some.prompts} prompts × ${some.samples || "no"} samples`),
+    el("td.quiet", { title: `${some.prompts} prompts, once greedily and ${some.samples} times by chance` },
+      `${some.prompts} × ${some.samples}`),
     el("td", {}, el("button.link", { type: "button", "aria-expanded": String(opened === step), onclick: () => open(step) },
       opened === step ? "Close" : "Open", el("span.spoken", {}, ` step ${step}`))));
 }

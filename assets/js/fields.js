@@ -4,8 +4,16 @@ import { set } from "./dom.js";
 
 export function mount() {
   const name = () => document.querySelectorAll(".rail .block label:not([data-named])").forEach(nameField);
-  new MutationObserver(name).observe(document.documentElement, { childList: true, subtree: true });
+  new MutationObserver(() => (name(), nameRemovals())).observe(document.documentElement, { childList: true, subtree: true });
   name();
+}
+
+/** Gradio calls the crosses of a list "Remove 0", "Remove 1"; here they say what they remove. */
+function nameRemovals() {
+  for (const cross of document.querySelectorAll(".rail .token-remove")) {
+    const what = cross.closest(".token")?.textContent.trim();
+    set(cross, { "aria-label": what ? `Remove ${what}` : "Remove all", title: what ? `Remove ${what}` : "Remove all" });
+  }
 }
 
 function nameField(label) {

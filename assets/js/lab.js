@@ -1,10 +1,10 @@
 // The Lab tab: which group is under the glass, and the panels around it.
 
 import * as api from "./api.js";
-import { draw as drawArithmetic } from "./arithmetic.js";
+import { draw as drawArithmetic, statistics } from "./arithmetic.js";
 import { makeCompare } from "./compare.js";
 import { el, fill, icon, say, set, whenThere } from "./dom.js";
-import { count } from "./format.js";
+import { count, signed } from "./format.js";
 import { makeGroup } from "./group.js";
 import * as poll from "./poll.js";
 import * as sample from "./sample.js";
@@ -170,17 +170,28 @@ function drawSide() {
   [parts.tied.node, parts.compare.node].forEach((node) => set(node, { hidden: !chosen || scored.length < 2 }));
   if (!chosen || scored.length < 2) return;
   parts.tied.show(scored);
-  parts.compare.show(view, group.order);
+  parts.compare.show(view, group.order, view.trained ? poll.state.run?.way : null);
   const ordered = group.order.map((index) => scored.find((c) => c.index === index)).filter(Boolean);
   const settings = { rewards: ordered.map((c) => c.reward), place: ordered.indexOf(chosen), name: `#${chosen.index + 1}`,
     tokens: chosen.tokens, lengths: ordered.map((c) => c.tokens), trained: view.trained };
   const toggle = () => ((arithmeticOpen = !arithmeticOpen), drawSide());
   if (arithmeticOpen) {
     const dead = view.verdict ? el("span.dead-why", {}, DEAD[view.verdict]) : null;
-    drawArithmetic(parts.arithmetic, { ...settings, onClose: toggle, children: dead });
+    const own = ownAdvantage(chosen, ordered.map((c) => c.reward), ordered.indexOf(chosen));
+    drawArithmetic(parts.arithmetic, { ...settings, onClose: toggle, children: [own, dead] });
   } else {
     fill(parts.arithmetic, el("header", {}, el("b", {}, "The arithmetic"), el("button.link", { type: "button", onclick: toggle }, "Open")));
   }
+}
+
+/** A run under another rule, or with a critic, has learned from another number than the panel works out. */
+function ownAdvantage(chosen, rewards, place) {
+  if (!view.trained || chosen.advantage === null || view.verdict) return null;
+  if (Math.abs(statistics(rewards).advantages[place] - chosen.advantage) < 2e-3) return null;
+  const way = poll.state.run?.way ?? {};
+  const why = way.algorithm === "ppo" ? "PPO: from the critic's values, token by token, here their mean"
+    : `rule ${way.advantage_rule}, scale ${way.scale_rewards}, ${way.multi_objective_aggregation}`;
+  return el("span.own-way", {}, "This run learned from ", el("b", {}, signed(chosen.advantage)), ` (${why}).`);
 }
 
 function drawTools() {

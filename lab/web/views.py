@@ -14,6 +14,7 @@ from lab.rewards.resolve import short_name
 from lab.store import Command, Live, Rollout, Run, RunEvent, Steps
 from lab.tasks.sources import task_name
 
+WAY = ("algorithm", "advantage_rule", "scale_rewards", "multi_objective_aggregation")  # how a run makes its advantages
 MAX_POINTS = 1000  # per curve; more cannot be told apart on a screen
 
 
@@ -22,7 +23,7 @@ def run_view(run: Run) -> dict[str, Any]:
     return {"id": run.id, "name": run.name, "kind": run.kind, "status": run.status, "step": run.step, "attempt": run.attempt,
             "max_steps": run.config.get("max_steps"), "model": run.config.get("model"), "task": task_name(run.config.get("task")),
             "prompts": run.config.get("prompts_per_step"), "group_size": run.config.get("num_generations"),
-            "seed": run.config.get("seed"), "parent": run.parent, "parent_step": run.parent_step,
+            "seed": run.config.get("seed"), "way": {name: run.config.get(name) for name in WAY}, "parent": run.parent, "parent_step": run.parent_step,
             "error": run.error, "created": run.created, "updated": run.updated, "info": run.info}
 
 

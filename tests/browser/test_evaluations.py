@@ -49,7 +49,7 @@ def test_base_and_tuned_stand_side_by_side_and_open_down_to_the_completions(page
     expect(row).to_contain_text("0.333 → 0.667")
     expect(row).to_contain_text("+0.333")
     expect(row).to_contain_text("0.278 → 0.778")
-    expect(row).to_contain_text("3 prompts × 4 samples")
+    expect(row).to_contain_text("3 × 4")
     figure = panel.locator("figure[data-metric=eval_accuracy]")
     expect(figure).to_have_attribute("data-step", "10")
     page.wait_for_function("document.querySelector('figure[data-metric=eval_accuracy] .plot').data?.length === 4")
@@ -59,7 +59,7 @@ def test_base_and_tuned_stand_side_by_side_and_open_down_to_the_completions(page
     answers.get_by_role("button", name="Gained 2").click()
     expect(answers.locator("article")).to_have_count(2)
     last = answers.locator("article[data-prompt='2']")
-    expect(last.locator("[data-side=tuned]")).to_contain_text("2 of 4 samples")
+    expect(last.locator("[data-side=tuned]")).to_contain_text("2 of 4")
     last.get_by_role("button", name=re.compile("^Samples")).click()
     expect(last.locator(".sampled")).to_have_count(8)  # four of the base, four of the tuned model
     expect(last.locator(".sampled[data-right=true]")).to_have_count(2)
@@ -72,12 +72,12 @@ def test_a_run_is_evaluated_on_demand_while_it_is_paused_and_after_its_end(page,
     expect(panel).to_contain_text("Not evaluated yet")
     expect(panel.get_by_role("textbox", name="Held-out prompts to answer")).to_have_value("2")
     panel.get_by_role("button", name="Evaluate now").click()
-    expect(panel.locator("tr[data-step='1']")).to_contain_text("2 prompts × 2 samples", timeout=A_RUN)
+    expect(panel.locator("tr[data-step='1']")).to_contain_text("2 × 2", timeout=A_RUN)
     page.locator(".strip").get_by_role("button", name="Train", exact=True).click()
     expect(page.locator(".strip")).to_have_attribute("data-state", "finished", timeout=A_RUN)
     panel.get_by_role("textbox", name="Samples per prompt").fill("3")
     panel.get_by_role("button", name="Evaluate now").click()
-    expect(panel.locator("tr[data-step='2']")).to_contain_text("2 prompts × 3 samples", timeout=A_RUN)
+    expect(panel.locator("tr[data-step='2']")).to_contain_text("2 × 3", timeout=A_RUN)
     assert [(e.step, e.adapter) for e in lab.store.evaluations(run)] == [(1, "base"), (1, "tuned"), (2, "base"), (2, "tuned")]
 
 
