@@ -8,7 +8,7 @@ import * as sets from "./datasets.js";
 const ROLES = [["prompt", "prompt"], ["answer", "answer"], ["choices", "choice"], ["system", "system message"], ["keep", "kept for rewards"],
   ["", "left out"]];
 const WAIT = 350; // milliseconds after the last key until the preview is asked for
-let form = null, kept = { file: null, hub: null }, mapping = null, shown = null, timer = null, asked = 0, parts = null;
+let form = null, kept = { file: null, hub: null }, refused = { file: null, hub: null }, mapping = null, shown = null, timer = null, asked = 0, parts = null;
 
 export function mount() {
   whenThere("lab-data-preview", (place) => {
@@ -66,7 +66,8 @@ async function preview() {
   const from = source(form), turn = ++asked;
   if (!from) {
     shown = null;
-    problem(null);
+    problem(refused[form.source] ?? null);
+    say(parts.title, "Preview");
     say(parts.summary, missing());
     return fill(parts.table), fill(parts.prompts);
   }
@@ -149,9 +150,8 @@ function drawFile(place) {
 }
 
 async function upload(file, status) {
-  kept.file = mapping = null;
+  kept.file = refused.file = mapping = null;
   say(status, `Reading ${file.name}…`);
-  problem(null);
   try {
     kept.file = await api.send(`api/data/upload?name=${encodeURIComponent(file.name)}`, file);
     say(status, `${kept.file.title}: ${count(kept.file.rows, "row")}, ${count(kept.file.columns.length, "column")}`);
@@ -159,14 +159,14 @@ async function upload(file, status) {
   } catch (error) {
     if (error.status === undefined) throw error;
     say(status, "Nothing of it was taken.");
+    refused.file = error.message;
     preview();
-    problem(error.message);
   }
 }
 
 async function fetchFromHub() {
   const status = document.querySelector("#lab-data-fetch .note");
-  kept.hub = mapping = null;
+  kept.hub = refused.hub = mapping = null;
   say(status, `Asking the Hub for ${form.hub_id || "nothing"}…`);
   try {
     kept.hub = await api.post("api/data/fetch", { id: form.hub_id ?? "", config: form.hub_config ?? "", split: form.hub_split ?? "",
@@ -176,7 +176,7 @@ async function fetchFromHub() {
   } catch (error) {
     if (error.status === undefined) throw error;
     say(status, "");
+    refused.hub = error.message;
     preview();
-    problem(error.message);
   }
 }

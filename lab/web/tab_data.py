@@ -36,7 +36,8 @@ def _rail() -> None:
     settings = first_run()
     inputs = {"source": _choice("source", "Source", SOURCES, "Where the prompts come from.")}
     with gr.Column(elem_classes=["source", "of-typed"]):
-        inputs["text"] = _text("text", "Prompts", EXAMPLE, "One per line; behind => the right answer, where there is one.", lines=7, max_lines=14)
+        inputs["text"] = _text("text", "Prompts", EXAMPLE, "One per line; behind => the right answer, where there is one.", lines=7,
+                               max_lines=14)
     with gr.Column(elem_classes=["source", "of-task"]):
         inputs["task"] = _choice("task", "Task from the lab", [(load_task(name).title, name) for name in BUILTIN_TASKS],
                                  "What the lab asks of its own models, and two examinations.")
@@ -68,7 +69,8 @@ def _text(name: str, label: str, value: str, info: str, **options) -> gr.Textbox
 
 
 def _choice(name: str, label: str, choices: list[tuple[str, str]], info: str) -> gr.Dropdown:
-    return gr.Dropdown(choices, value=choices[0][1], label=label, info=info, filterable=False, elem_id=f"{ID}-{name}", elem_classes=["setting"])
+    return gr.Dropdown(choices, value=choices[0][1], label=label, info=info, filterable=False, elem_id=f"{ID}-{name}",
+                       elem_classes=["setting"])
 
 
 def _wire(inputs: dict, prepare: gr.Button) -> None:
