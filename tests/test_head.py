@@ -55,6 +55,25 @@ def test_generic_head_agrees_with_the_frozen_one(case, monkeypatch):
         assert torch.allclose(a, b.float(), atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["frozen", "generic"])
+def test_nothing_of_the_size_of_the_logits_is_kept_for_the_backward(case, kind, monkeypatch):
+    """Chunks alone save nothing: without recomputing, autograd would keep every chunk's (m, V)."""
+    monkeypatch.setattr(head, "CHUNK_LOGITS", 5 * 101)
+    hidden, tokens, weight = case
+    kept = []
+
+    def keep(tensor):
+        kept.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        if kind == "frozen":
+            head.frozen_head_logps(hidden, tokens, weight, 0.9)
+        else:
+            head.token_logps(hidden, tokens, lambda h: h @ weight.T, 0.9, 101)
+    assert sum(tensor.numel() for tensor in kept) <= hidden.numel() + tokens.numel()  # (M, D) and the tokens, not (M, V)
+
+
 def test_no_gradient_no_slope_kept(case):
     hidden, tokens, weight = case
     with torch.no_grad():
