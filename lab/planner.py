@@ -25,8 +25,10 @@ HEAD_CHUNK = 2**22 * 12  # logits alive at once, in the base's format, as float3
 MARGIN = 0.92  # of the memory there is, to be on the safe side of the estimate
 SMALLEST_BATCH = 64
 COPY_ROOM = 3  # copies that must fit into free memory before sampling gets a merged one (`fast_path`)
-DECODE_CALLS, DECODE_CALLS_ONCE = 55, 120  # small operations of a new token: for each layer, and for all of them together
-LEARN_CALLS = 600  # small operations of a layer in two forwards and a backward
+# Measured with two models in three formats on one core:
+DECODE_CALLS, DECODE_CALLS_ONCE = 380, 1300  # small operations that a new token's time comes to: each layer's, and the rest's
+LEARN_CALLS = 600  # those of a layer in two forwards and a backward
+LEARN_SHARE = 0.6  # of the machine's speed that learning reaches; the rest of its time goes into norms, attention, adapters
 MEMORY_BAND, PACE_BAND = (0.5, 2.0), (0.1, 20.0)  # what a correction may be: beyond it something else went on
 
 
@@ -249,7 +251,7 @@ class _Work:
         rows = self.config.prompts_per_step * self.config.num_generations
         forwards = 2 + 4 * self.config.num_iterations  # the reference once; forward and backward for each use of a rollout
         products = forwards * (shape.linear * self.everything(written) + head * self.answers(written))
-        learning = products / speed.flops + LEARN_CALLS * shape.layers * self.config.num_iterations * speed.call
+        learning = products / (LEARN_SHARE * speed.flops) + LEARN_CALLS * shape.layers * self.config.num_iterations * speed.call
         at_once = min(rows, 64)  # `decode.MAX_ROWS`
         read = self.bytes * (shape.linear + head) / speed.bandwidth
         token = max(read, 2 * (shape.linear + head) * at_once / speed.flops)

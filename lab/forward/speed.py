@@ -10,6 +10,7 @@ from functools import lru_cache
 
 import torch
 
+from lab.forward.merged import FewRowsLinear
 from lab.planner import Speed
 
 ROWS, WIDTH, INNER = 256, 768, 2048  # of the product that is timed: a small model's
@@ -35,14 +36,14 @@ def measured(device: str, dtype: str, threads: int) -> Speed:
 def _measure(device: torch.device, dtype: torch.dtype) -> Speed:
     a, b = torch.ones(ROWS, WIDTH, dtype=dtype, device=device), torch.ones(INNER, WIDTH, dtype=dtype, device=device)
     weights = torch.ones(READ // WIDTH // dtype.itemsize, WIDTH, dtype=dtype, device=device)
-    few = torch.ones(8, WIDTH, dtype=dtype, device=device)
+    few, linear = torch.ones(8, WIDTH, dtype=dtype, device=device), FewRowsLinear(weights)
     small = torch.ones(8, 64, device=device)
 
     def calls() -> None:
         for _ in range(CALLS):
             small.mul(1.0)
 
-    product, reading, call = (_best(work, device) for work in (lambda: a @ b.mT, lambda: few @ weights.mT, calls))
+    product, reading, call = (_best(work, device) for work in (lambda: a @ b.mT, lambda: linear(few), calls))
     return Speed(2 * ROWS * WIDTH * INNER / product, weights.numel() * weights.element_size() / reading, call / CALLS)
 
 
