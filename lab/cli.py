@@ -12,11 +12,14 @@ import sys
 import time
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import tyro
 
 from lab.config import ConfigError, RunConfig
+
+if TYPE_CHECKING:
+    from lab.trainer import Trainer
 
 FLAG_TYPES = {"task": str, "rewards": tuple[str, ...], "eval_rewards": tuple[str, ...], "cold_start": str | None,
               "reward_weights": tuple[float, ...] | None}
@@ -105,18 +108,35 @@ def _train(config: RunConfig, name: str | None, runs: Path) -> int:
     name = name or f"{config.task}-{time.strftime('%H%M')}"
     print(f"Run {name}: {config.prompts_per_step} prompts × {config.num_generations} completions = {config.completions_per_step} "
           f"per step; steps: {config.max_steps}", flush=True)
+    _say_plan(trainer, runs)
     bar = tqdm(total=config.max_steps, unit="step")
     try:
         for step in lab.recording(trainer, name, runs_dir=runs):
             bar.update()
+            if trainer.step == 1 and trainer.planning.report:
+                bar.write(trainer.planning.report["measured"]["sentence"])
             bar.set_postfix_str(f"reward {step.metrics['reward']:.3f}, kl {step.metrics['kl']:.4f}")
     except KeyboardInterrupt:
         pass  # recording has saved a checkpoint on its way out
     finally:
         bar.close()
+    if trainer.planning.report and trainer.planning.report["measured"]:
+        print(trainer.planning.report["measured"]["sentence"])
     print(f"Ended after step {trainer.step}. Adapter and checkpoint are in {lab.open_run(name, runs).folder}; "
           f"`grpo-lab --runs {runs}` shows the run.")
     return 0
+
+
+def _say_plan(trainer: Trainer, runs: Path) -> None:
+    """What the run will take on this machine, as earlier runs in `runs` corrected it, and what is worth a second thought."""
+    from lab.contradictions import cautions
+    from lab.storage.recorder import plan_with
+    from lab.store import open_store
+
+    plan_with(open_store(runs), trainer)
+    made = trainer.planning.plan
+    for line in [*(made.lines if made else []), trainer.policy.precision, trainer.policy.fast.reason, *cautions(trainer.config)]:
+        print(line, flush=True)
 
 
 def _preset(name: str | None) -> dict[str, Any]:

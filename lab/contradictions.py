@@ -1,4 +1,5 @@
-"""Settings that are fine one by one and cannot be meant together, each refused with a sentence that says what to change.
+"""Settings that are fine one by one and cannot be meant together, each refused with a sentence that says what to change;
+and settings that work but bias what is learned, told in words.
 
 Leaves out ranges and choices of a single setting, which stand with the field in `config`. Standard library only.
 """
@@ -16,6 +17,21 @@ CLIPPED_LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")
 def contradiction(config: RunConfig) -> str | None:
     """The first contradiction among the settings, as a sentence; None if there is none."""
     return next((sentence for holds, sentence in _rules(config) if holds), None)
+
+
+def cautions(config: RunConfig) -> list[str]:
+    """What works and is yet worth a second thought, in sentences for page and terminal."""
+    return list(filter(None, [cut_draw(config.top_k, config.top_p, config.min_p)]))
+
+
+def cut_draw(top_k: int, top_p: float, min_p: float) -> str | None:
+    """A sentence where tokens are not drawn from the policy itself; None where they are."""
+    cuts = [name for name, on in (("top-k", top_k), ("top-p", top_p < 1), ("min-p", min_p)) if on]
+    if not cuts:
+        return None
+    verb = "cuts" if len(cuts) == 1 else "cut"
+    return (f"{' and '.join(cuts)} {verb} unlikely tokens off, so completions are not drawn from the policy that is trained: the "
+            "probability ratio and KL are biased.")
 
 
 def _rules(c: RunConfig) -> list[tuple[bool, str]]:

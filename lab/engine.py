@@ -12,6 +12,7 @@ restarting the engine (`lab.jobs`).
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import gc
 import os
 import signal
@@ -54,6 +55,9 @@ class Engine:
         self.samples: deque[SampleWork] = deque()
         self.stopping = False
         self.phase = "starting"
+        before = store.process("engine")
+        self.machine: dict[str, Any] | None = (before.info if before else {}).get("machine")  # as it was last measured
+        self._measured = False
         self.loading: dict[str, Any] | None = None
         self._owed = 0.0  # seconds that samples took from training: it has them back before the next sample begins
         self._web = _LastSeen()
@@ -69,6 +73,8 @@ class Engine:
                 self._obey(command)
             if self._work() or commands:
                 worked = time.monotonic()
+            elif not self._measured:
+                self._measured, self.machine = True, measured_machine()
             elif time.monotonic() - max(worked, self._web.changed(self.store.process("web"))) > self.idle_exit:
                 break
             else:
@@ -83,7 +89,8 @@ class Engine:
         """What the header strip shows; called from the heartbeat's thread."""
         at_work = next((w for w in list(self.runs.values()) if w.playing), None)
         return {"phase": self.phase, "run": at_work.run if at_work else None, "queue": len(self.samples), "loading": self.loading,
-                "identity": self.identity, "rss": psutil.Process().memory_info().rss, "memory_total": psutil.virtual_memory().total, **self.models.info()}
+                "identity": self.identity, "rss": psutil.Process().memory_info().rss, "memory_total": psutil.virtual_memory().total,
+                "machine": self.machine, **self.models.info()}
 
     # -- working
 
@@ -306,6 +313,22 @@ class Models:
                 torch.cuda.empty_cache()
 
 
+def measured_machine() -> dict[str, Any]:
+    """What plans on the page go by: device, its memory (on a CPU what this process holds), threads, and speeds by number
+    format and threads. Takes about a second."""
+    from lab.forward import speed
+    from lab.memory import within_reach
+    from lab.models.loading import pick_4bit, pick_device
+    from lab.policy import MACHINE_THREADS, SMALL_MODEL
+
+    device = pick_device("auto")
+    memory = within_reach(device) if device.type == "cuda" else psutil.Process().memory_info().rss
+    speeds = {dtype: {str(threads): dataclasses.asdict(speed.measured(device.type, dtype, threads)) for threads in {1, MACHINE_THREADS}}
+              for dtype in ("float32", "bfloat16")}
+    return {"device": device.type, "memory": memory, "threads": MACHINE_THREADS, "speeds": speeds, "four_bit": pick_4bit(None, device),
+            "small_model": SMALL_MODEL}
+
+
 def _serves(key: tuple, policy: Policy, config: RunConfig, way: str | None) -> bool:
     """Whether a loaded policy is what a config asks for; what the config leaves open must have been left open to it."""
     model, dtype, load_in_4bit, device, _ = key
@@ -378,8 +401,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     store = open_store(options.runs)
     own = identity(_without_runs(sys.argv[1:] if arguments is None else arguments))
-    store.register("engine", {"phase": "starting", "identity": own})
     engine = Engine(store, idle_exit=options.idle_exit, identity=own)
+    store.register("engine", {"phase": "starting", "identity": own, "machine": engine.machine})
     for name in ("SIGTERM", "SIGINT"):
         signal.signal(getattr(signal, name), lambda *_: setattr(engine, "stopping", True))
     stop = threading.Event()
@@ -391,7 +414,7 @@ def main(arguments: list[str] | None = None) -> int:
         raise
     finally:
         stop.set()
-    store.beat("engine", {"phase": "off"})
+    store.beat("engine", {"phase": "off", "machine": engine.machine})
     store.close()
     lock.release()
     return 0

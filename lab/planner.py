@@ -11,6 +11,7 @@ it. Leaves out the measuring itself (`memory`, `forward.speed`) and who keeps it
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -29,7 +30,29 @@ COPY_ROOM = 3  # copies that must fit into free memory before sampling gets a me
 DECODE_CALLS, DECODE_CALLS_ONCE = 380, 1300  # small operations that a new token's time comes to: each layer's, and the rest's
 LEARN_CALLS = 600  # those of a layer in two forwards and a backward
 LEARN_SHARE = 0.6  # of the machine's speed that learning reaches; the rest of its time goes into norms, attention, adapters
-MEMORY_BAND, PACE_BAND = (0.5, 2.0), (0.1, 20.0)  # what a correction may be: beyond it something else went on
+MEMORY_BAND, PACE_BAND = (0.8, 2.0), (0.1, 20.0)  # what a correction may be: beyond it something else went on
+
+
+FLOAT32_BELOW = 50_000_000  # parameters up to which float32 costs nothing worth saving, and keeps KL free of rounding
+WORTH_ROUNDING = 1.5  # bfloat16 must be this many times as fast
+PART_NAMES = dict(weights="base model", adapter="adapter and its optimiser", program="program", copy="copy for sampling",
+                  cache="keys and values", activations="kept for learning", workspace="work space", head="vocabulary")
+
+
+def number_format(device: str, parameters: int, memory: float, faster: Callable[[], float]) -> tuple[str, str]:
+    """The base's number format and a sentence why. `faster()` tells how many times as fast bfloat16 products are on the CPU."""
+    if device == "cuda":
+        return "bfloat16", "bfloat16: half of float32's memory, and this GPU computes with it."
+    if parameters < FLOAT32_BELOW:
+        return "float32", "float32: the model is small, so exact numbers cost nothing."
+    if 4 * parameters > memory / 2:
+        return "bfloat16", "bfloat16: in float32 the weights would take more than half of this machine's memory."
+    if device != "cpu":
+        return "float32", f"float32: bfloat16 is not tried out on {device}."
+    ratio = faster()
+    if ratio >= WORTH_ROUNDING:
+        return "bfloat16", f"bfloat16: matrix products are {ratio:.1f} times as fast here as in float32."
+    return "float32", f"float32: bfloat16 is only {ratio:.1f} times as fast on this processor."
 
 
 @dataclass(frozen=True)
@@ -123,6 +146,13 @@ class Plan:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values, with peak and sentence."""
         return asdict(self) | {"peak": self.peak, "sentence": self.sentence}
+
+    @property
+    def lines(self) -> list[str]:
+        """The plan for a terminal: what it says, memory by part, time."""
+        parts = ", ".join(f"{PART_NAMES[name]} {size / 1e9:.2f}" for name, size in self.parts.items() if size >= 5e6)
+        time = [] if self.seconds is None else [f"A step takes at most about {_seconds_text(self.seconds)}."]
+        return [self.sentence, f"In GB: {parts}.", *time]
 
     @property
     def sentence(self) -> str:

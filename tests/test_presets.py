@@ -9,6 +9,8 @@ import pytest
 from lab.config import ConfigError, RunConfig
 from lab.models.registry import ModelError
 from lab.models.registry import resolve as resolve_model
+from lab.models.shapes import SHAPES
+from lab.planner import plan
 from lab.presets import PLAIN_GRPO, PRESETS, preset, trl_defaults
 from lab.rewards import resolve as resolve_rewards
 from lab.tasks import load_task
@@ -64,3 +66,20 @@ def test_trls_defaults_are_those_of_the_installed_trl():
     shared = {name: value for name, value in ours.items() if name in theirs}
     assert len(shared) >= 15
     assert {name: str(getattr(theirs[name], "value", theirs[name])) for name in shared} == {n: str(v) for n, v in shared.items()}
+
+
+@pytest.mark.parametrize("name, gigabytes", [("gpu-6gb", 6), ("gpu-8gb", 8), ("gpu-12gb", 12), ("gpu-16gb", 16), ("gpu-24gb", 24)])
+def test_a_hardware_preset_fits_its_card_by_the_plan_without_computing_layers_twice(name, gigabytes):
+    config = preset(name).config()
+    made = plan(config, SHAPES[config.model], prompt_tokens=120, device="cuda", dtype="bfloat16", load_in_4bit=True,
+                memory=gigabytes * 1e9)
+    assert made.fits and not made.checkpointing, made.sentence
+    assert made.peak > 0.25 * gigabytes * 1e9, "a smaller card would do"
+
+
+def test_the_laptop_preset_fits_a_laptop():
+    config = preset("laptop-cpu").config()
+    for dtype in ("float32", "bfloat16"):
+        made = plan(config, SHAPES["HuggingFaceTB/SmolLM2-135M-Instruct"], prompt_tokens=60, device="cpu", dtype=dtype,
+                    load_in_4bit=False, memory=4e9)
+        assert made.fits and made.micro_batch_tokens <= config.micro_batch_tokens, made.sentence

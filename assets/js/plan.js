@@ -2,11 +2,13 @@
 
 import * as api from "./api.js";
 import { el, fill, say, set, whenThere } from "./dom.js";
-import { count, duration } from "./format.js";
+import { count, duration, gigabytes } from "./format.js";
 import * as poll from "./poll.js";
 import * as runs from "./runs.js";
 
-let presets = null;
+const PAUSE = 300; // milliseconds of no change to the form before the lab is asked
+
+let presets = null, asking = null, asked = 0, settings = null, measured = null;
 
 export function mount() {
   whenThere("lab-progress", (place) => {
@@ -37,8 +39,9 @@ export function mount() {
     draw();
   });
   whenThere("lab-plan", (place) => {
-    fill(place, el("div.plan", {}, el("b", {}, "Plan"), el("p.sum"), el("p.note")));
+    fill(place, el("div.plan", {}, el("b", {}, "Plan"), el("p.sum"), el("p.note.steps"), el("div.cost", { "aria-live": "polite" })));
     whenThere("train-max_steps", () => setTimeout(() => show(readForm()), 0));
+    poll.on("live", askAgain);
   });
   whenThere("lab-preset-note", () => presetNote("first-run"));
 
@@ -50,17 +53,65 @@ function goalStep() {
   return place < 0 ? null : poll.state.steps.rows[place][0];
 }
 
-/** The form changed: say what it adds up to. */
+/** The form changed: say what it adds up to, and ask what that takes on this machine. */
 export function show(form) {
   const place = document.querySelector("#lab-plan .sum");
   if (!place) return;
+  const { preset, ...filled } = form;
+  settings = "model" in form ? filled : null; // null: as the form begins
+  clearTimeout(asking);
+  asking = setTimeout(ask, PAUSE);
   const [prompts, size, steps] = [form.prompts_per_step, form.num_generations, form.max_steps].map(Number),
     uses = Number(form.num_iterations ?? 1);
   if (![prompts, size, steps].every(Number.isFinite)) return;
   fill(place, el("b", {}, `${count(prompts, "prompt")} × ${count(size, "completion")}`), ` = ${prompts * size} per step`);
-  say(document.querySelector("#lab-plan .note"),
+  say(document.querySelector("#lab-plan .steps"),
     `${count(steps, "step")}, ${(steps * prompts * size).toLocaleString("en")} completions, ` +
     `${uses === 1 ? "one update" : `${uses} updates`} each`);
+}
+
+/** The engine has measured the machine, or a run its first steps: the plan is another one now. */
+function askAgain() {
+  const news = `${Boolean(poll.state.engine.info.machine)} ${poll.state.run?.info?.plan?.measured?.sentence ?? ""}`;
+  if (news === measured) return;
+  measured = news;
+  clearTimeout(asking);
+  asking = setTimeout(ask, PAUSE);
+}
+
+async function ask() {
+  const number = ++asked, place = document.querySelector("#lab-plan .cost");
+  if (!place) return;
+  const view = await api.post("api/plan", settings ? { config: settings } : {}).catch((error) => ({ error: error.message }));
+  if (number === asked) draw(place, view); // a slow answer must not replace a newer one
+}
+
+function draw(place, view) {
+  if (view.error) return fill(place, el("p.note", {}, view.error));
+  const plan = view.plan;
+  fill(place,
+    view.cautions.map((sentence) => el("p.caution", { role: "note" }, el("b", {}, "Bias: "), sentence)),
+    plan && el("p.need", {}, el("b", {}, `${gigabytes(plan.peak)} GB`), " at the peak",
+      plan.seconds ? [", ", el("b", {}, seconds(plan.seconds)), " a step at most"] : ""),
+    plan && bar(view.parts, plan),
+    plan && plan.fits === false && el("p.caution", { role: "note" }, el("b", {}, "Too large: "), plan.sentence),
+    view.note && el("p.note", {}, view.note),
+    plan && el("details.parts", {}, el("summary", {}, "Memory by part"),
+      el("table", {}, el("tbody", {}, view.parts.map((part) => el("tr", {}, el("th", { scope: "row" }, part.title),
+        el("td", {}, `${gigabytes(part.bytes)} GB`))))),
+      el("p.note", {}, plan.sentence), view.format && el("p.note", {}, view.format)),
+    view.beside && el("p.beside", {}, el("b", {}, `${view.beside.run}: `), view.beside.sentence, " Plans of this model go by that."));
+}
+
+/** How much of the memory there is the plan takes. */
+function bar(parts, plan) {
+  const share = Math.min(1, plan.peak / plan.memory);
+  return el("div.memory", { role: "img", "aria-label": `${Math.round(100 * share)} % of the memory within reach` },
+    el("i", { style: { width: `${100 * share}%` } }), el("span", {}, `of ${gigabytes(plan.memory)} GB`));
+}
+
+function seconds(value) {
+  return value < 9.5 ? `${Number(value.toPrecision(2))} s` : duration(value);
 }
 
 /** What the form holds at the start, before Gradio has told of any change. */

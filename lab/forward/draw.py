@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lab.contradictions import cut_draw
+
 BLOCK = 256
 
 
@@ -31,11 +33,7 @@ class DrawSettings:
     @property
     def bias_warning(self) -> str | None:
         """A sentence for the page when tokens are not drawn from the policy itself; None when they are."""
-        cuts = [name for name, on in (("top-k", self.top_k), ("top-p", self.top_p < 1), ("min-p", self.min_p)) if on]
-        if not cuts:
-            return None
-        return (f"{' and '.join(cuts)} cut unlikely tokens off, so completions are not drawn from the policy that is trained: "
-                "the probability ratio and KL are biased.")
+        return cut_draw(self.top_k, self.top_p, self.min_p)
 
 
 def draw(logits: Tensor, settings: DrawSettings, uniforms: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,8 @@
 """Which number format the base gets when a person leaves it open, and the sentence that says why.
 
 On a CPU a few matrix products of the model's own width decide, in well under a second: processors with bfloat16 units do
-them up to five times as fast as in float32, others slower. Leaves out 4 bits, which is chosen by device and package.
+them up to five times as fast as in float32, others slower. Leaves out the rule (`planner.number_format`) and 4 bits, which
+are chosen by device and package.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from dataclasses import dataclass
 import psutil
 import torch
 
-FLOAT32_BELOW = 50_000_000  # parameters up to which float32 costs nothing worth saving, and keeps KL free of rounding
-WORTH_ROUNDING = 1.5  # bfloat16 must be this many times as fast
+from lab.planner import number_format
+
 ROWS = 256
 SECONDS = 0.2  # for each format
 
@@ -26,20 +27,14 @@ class Precision:
 
 def choose(device: torch.device, parameters: int, width: int) -> Precision:
     """The format for a base of `parameters` weights and hidden size `width` on this device."""
-    if device.type == "cuda":
-        if torch.cuda.is_bf16_supported():
-            return Precision(torch.bfloat16, "bfloat16: half of float32's memory, and this GPU computes with it.")
+    if device.type == "cuda" and not torch.cuda.is_bf16_supported():
         return Precision(torch.float32, "float32: this GPU does not compute with bfloat16.")
-    if parameters < FLOAT32_BELOW:
-        return Precision(torch.float32, "float32: the model is small, so exact numbers cost nothing.")
-    if 4 * parameters > psutil.virtual_memory().total / 2:
-        return Precision(torch.bfloat16, "bfloat16: in float32 the weights would take more than half of this machine's memory.")
-    if device.type != "cpu":
-        return Precision(torch.float32, f"float32: bfloat16 is not tried out on {device.type}.")
-    ratio = _product_seconds(torch.float32, width) / _product_seconds(torch.bfloat16, width)
-    if ratio >= WORTH_ROUNDING:
-        return Precision(torch.bfloat16, f"bfloat16: matrix products are {ratio:.1f} times as fast here as in float32.")
-    return Precision(torch.float32, f"float32: bfloat16 is only {ratio:.1f} times as fast on this processor.")
+
+    def faster() -> float:
+        return _product_seconds(torch.float32, width) / _product_seconds(torch.bfloat16, width)
+
+    name, reason = number_format(device.type, parameters, psutil.virtual_memory().total, faster)
+    return Precision(getattr(torch, name), reason)
 
 
 def _product_seconds(dtype: torch.dtype, width: int) -> float:

@@ -157,6 +157,11 @@ def preflight(lab: Lab, owner: str, settings: dict[str, Any]) -> dict[str, int]:
     return {"command": lab.store.send_command("preflight", {"config": config.to_dict()}, owner=owner).id}
 
 
+def config_of(lab: Lab, owner: str, settings: dict[str, Any]) -> RunConfig:
+    """What a form says, as a config whose model, task and rewards exist. Raises ActionError."""
+    return _config(lab.with_dataset(owner, lab.with_versions(owner, settings)))
+
+
 def command_run(lab: Lab, owner: str, run_id: str, kind: str, args: dict[str, Any]) -> dict[str, int]:
     """pause, resume, step {n}, stop, resume_run {more}, change, branch {step, config, name}, evaluate {config} for a run of the owner's."""
     if kind not in RUN_COMMANDS:

@@ -11,7 +11,7 @@
     GET  /api/runs/{run_id}/evaluations/{step}            POST /api/engine/restart
     GET  /api/runs/{run_id}/evaluations/{step}/prompts/{prompt}
     GET  /api/curves?theme=…    GET  /api/presets    GET  /api/choices
-    GET  /api/examples?model=…&task=…    GET  /api/parity
+    GET  /api/examples?model=…&task=…    GET  /api/parity    POST /api/plan
 
 Commands of a run, as {"kind": …, "args": {…}}:
 
@@ -41,6 +41,7 @@ from lab.web.evaluations import evaluation_view, evaluations_view, sampled_view
 from lab.web.form import form_value
 from lab.web.lineage import lineage
 from lab.web.parity import parity_view
+from lab.web.plans import plan_view
 from lab.web.presence import Keeper
 from lab.web.security import current_user
 
@@ -171,6 +172,13 @@ def command_run(request: Request, run_id: str, owner: Owner, lab: TheLab, body: 
     """{"kind": "pause" | "resume" | "step" | "stop" | "resume_run" | "change" | …, "args": {}}; of a change, the settings."""
     _only(body, "kind", "args")
     return _json(request, actions.command_run(lab, owner, run_id, _part(body, "kind", str, ""), _part(body, "args", dict, {})))
+
+
+@router.post("/plan")
+def plan(request: Request, owner: Owner, lab: TheLab, body: Annotated[dict[str, Any], Body()]) -> Response:
+    """{"config": {settings}}: what a run with them would take; without a config, the first-run preset."""
+    _only(body, "config")
+    return _json(request, plan_view(lab, owner, _part(body, "config", dict, None) or actions.first_run().to_dict()))
 
 
 @router.get("/commands/{command_id}")
