@@ -129,6 +129,7 @@ CHOICES = {
         "sapo": "A soft gate in place of the clip, steeper for completions worse than their group.",
         "vespo": "Weighs each completion by a smooth function of its ratio that falls off on both sides.",
         "dppo": "A token stops counting when its probability, not its ratio, has moved by ε.",
+        "dppo_kl": "As dppo, with the binary KL of the token's two probabilities as the distance.",
     },
     "scale_rewards": {
         "group": "Divides by the group's own std: every group counts alike, however close its rewards lie (DeepSeekMath).",
