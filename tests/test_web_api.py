@@ -203,10 +203,10 @@ def test_large_answers_are_compressed_and_small_ones_are_not(run):
 
 def test_the_pages_curves_are_those_of_charts():
     answer = get("/api/curves", theme="dark")
-    always = [c["metric"] for c in answer["curves"] if not c["optional"]]
-    assert always == [c.metric for c in charts.CURVES] and always[-1] == "loss"
+    always = [c for c in answer["curves"] if not c["optional"]]
+    assert [c["metric"] for c in always] == [c.metric for c in charts.CURVES] and always[-1]["metric"] == "loss"
     assert [c["metric"] for c in answer["curves"] if c["optional"]] == [c.metric for c in charts.CRITIC_CURVES]
-    assert answer["curves"][-1]["unit"] == "≈ 0 is normal"
+    assert always[-1]["unit"] == "≈ 0 is normal"
     assert answer["theme"] == dataclasses.asdict(charts.DARK) | {"parts": list(charts.DARK.parts)}
 
 

@@ -31,7 +31,15 @@ export function train() {
 export function steps(n) {
   if (possible().step !== true) return;
   if (isAlive()) return command("step", { n });
+  if (n > 1 && isOver()) return send("resume_run", { more: n });
   start(n);
+}
+
+/** What ten more would do now, in words. */
+export function moreHint() {
+  const run = poll.state.run;
+  return isAlive() ? "Ten more steps, then pause." : isOver() ? `Gives ${run.name} ten steps more than it was planned to have.`
+    : "Starts a run that pauses after ten steps.";
 }
 
 export async function command(kind, args = {}) {
@@ -105,6 +113,11 @@ export function possible() {
 
 export function isAlive() {
   return isOwn() && ALIVE.includes(poll.state.run.status);
+}
+
+/** A run of the person's own that has done all its steps. */
+function isOver() {
+  return isOwn() && poll.state.run.status === "finished" && poll.state.run.step > 0;
 }
 
 function isOwn() {

@@ -109,7 +109,7 @@ function drawButtons(buttons) {
   const can = runs.possible();
   for (const [name, why] of Object.entries(can)) {
     const node = buttons[name];
-    set(node, { "aria-disabled": why === true ? null : "true", title: why !== true ? why : name === "train" ? runs.trainHint() : null,
+    set(node, { "aria-disabled": why === true ? null : "true", title: why !== true ? why : name === "train" ? runs.trainHint() : name === "more" ? runs.moreHint() : null,
       "data-state": why === true ? "ready" : "off" });
   }
   set(buttons.pause, { "data-filled": poll.state.phase === "training" ? true : null });

@@ -11,7 +11,7 @@ import time
 from collections.abc import Generator, Sequence
 from typing import Any
 
-from lab.config import ConfigError, RunConfig
+from lab.config import ConfigError, RunConfig, named
 from lab.policy import Policy
 from lab.records import EvaluationProgress, EvaluationRecord, Group
 from lab.rewards import TrainerState, resolve, score
@@ -57,8 +57,8 @@ def held_out_rows(task: Task, config: RunConfig) -> list[dict[str, Any]]:
     """The prompts every evaluation of this run answers. Raises ConfigError where there are none."""
     rows = task.held_out(config.eval_prompts)
     if not rows:
-        raise ConfigError(f"Task {task.name} holds no prompts back, so there is nothing to evaluate on: set held_out_share, for "
-                          f"example to 0.1, or eval_steps to 0.")
+        raise ConfigError(f"Task {task.name} holds no prompts back, so there is nothing to evaluate on: set {named('held_out_share')}, "
+                          f"for example to 0.1, or {named('eval_steps')} to 0.")
     return rows
 
 

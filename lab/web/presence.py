@@ -78,7 +78,7 @@ def _phase(engine: EngineStatus, run: Run | None, own: list[Command]) -> str:
     phase = _PHASES[run.status] if run and run.kind != "recorded" else "idle"
     if phase in ("training", "paused", "loading"):
         return phase
-    if any(command.kind == "sample" for command in own):
+    if any(command.kind in ("sample", "evaluate") for command in own):
         return "sampling" if engine.info.get("phase") != "loading" else "loading"
     if engine.state == "starting":
         return "loading"
