@@ -6,12 +6,12 @@ is yielded while an adapter is active, so several trainers may take turns on one
 
 The trainer takes no callbacks and knows neither store nor page. Every random number comes from (seed, number of the
 rollout), so between two steps there is no hidden state: equal configs give bit-equal runs on one machine's CPU.
-Leaves out the algorithm (`grpo`), the model (`policy`), sampling and scoring (`sampling`) and files (`checkpoint`).
+The two halves of a step are `training.collecting` (prompts → completions with advantages) and `training.updating` (→ one
+optimiser step). Leaves out the algorithm (`grpo`), the model (`policy`) and files (`checkpoint`).
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Generator, Iterator
 from dataclasses import replace
@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from lab.config import LIVE_SETTINGS, ConfigError, RunConfig
 from lab.memory import is_out_of_memory, smaller_budget
@@ -28,9 +27,6 @@ from lab.policy import Policy
 from lab.records import AwaitingScores, CheckpointSaved, EvaluationRecord, Event, Group, MemoryRanShort, ScoringFailed, StepRecord
 from lab.rewards import resolve
 from lab.rewards.by_hand import ScoresAwaited
-from lab.rollout import Rollout
-from lab.rules import loss_stats
-from lab.rules.entropy import adapt_entropy_coef
 from lab.tasks import load_task
 from lab.training import references
 from lab.training.between_steps import between_steps
@@ -38,11 +34,11 @@ from lab.training.cold_start import as_rollout, supervised_backward
 from lab.training.collecting import Batch, Collecting
 from lab.training.evaluation import evaluate, finished, held_out_rows
 from lab.training.metrics import group_metrics
-from lab.training.objective import Objective, rows_of_dead_groups
 from lab.training.planning import Planning
 from lab.training.resampling import HardPrompts
-from lab.training.sampling import attach, sample_group
+from lab.training.sampling import sample_group
 from lab.training.stop_rules import StopRules
+from lab.training.updating import TrainingError, Updating
 
 if TYPE_CHECKING:
     from lab.training.critic import Critic
@@ -50,11 +46,7 @@ if TYPE_CHECKING:
 __all__ = ["Trainer", "TrainingError", "sample_group"]
 
 
-class TrainingError(RuntimeError):
-    """The run cannot go on: the message says why and what to change. The adapter is as it was before the step."""
-
-
-class Trainer(Collecting):
+class Trainer(Collecting, Updating):
     """Trains one LoRA adapter by GRPO. Iterate over it for StepRecords, or over `events()` for everything.
 
     `policy` shares an already loaded model; `adapter` is this run's name on it. With `output_dir` a checkpoint is
@@ -217,7 +209,7 @@ class Trainer(Collecting):
         yield from self._fit_into_memory()
         while self.step < self.config.max_steps and self.stopped is None:
             self._apply_changes()
-            self._within_step = True
+            self._within_step, smaller = True, None
             try:
                 if self.batch is None:
                     yield from self._sample()
@@ -225,16 +217,8 @@ class Trainer(Collecting):
                     yield from self._score()
                 metrics = self._update()
             except (MemoryError, RuntimeError) as error:
-                if not is_out_of_memory(error):
-                    raise
-                smaller = self.batch and smaller_budget(self.batch.rollout, self.config.micro_batch_tokens)
-                if not smaller:
-                    raise TrainingError(
-                        f"Step {self.step + 1} needs more memory than there is, even for one completion at a time. Lower "
-                        f"prompts_per_step, num_generations or max_completion_length.") from error
-            else:
-                smaller = None
-            if smaller:
+                smaller = self._budget_after(error)
+            if smaller:  # not in the handler, where the failed forward would still hold its memory
                 yield self._with_smaller_micro_batches(smaller)
                 continue
             record = self._report(metrics)
@@ -255,6 +239,16 @@ class Trainer(Collecting):
         if self.step == 0 and plan.micro_batch_tokens < min(config.micro_batch_tokens, everything):
             yield self._with_smaller_micro_batches(plan.micro_batch_tokens)
 
+    def _budget_after(self, error: Exception) -> int:
+        """Tokens for a second try of a step that ran out of memory; any other error goes on to the caller."""
+        if not is_out_of_memory(error):
+            raise error
+        smaller = self.batch and smaller_budget(self.batch.rollout, self.config.micro_batch_tokens)
+        if not smaller:
+            raise TrainingError(f"Step {self.step + 1} needs more memory than there is, even for one completion at a time. Lower "
+                                f"prompts_per_step, num_generations or max_completion_length.") from error
+        return smaller
+
     def _with_smaller_micro_batches(self, tokens: int) -> MemoryRanShort:
         """The same batch once more, with less in memory at a time; kept with the run as a change of its settings."""
         self.optimizer.zero_grad(set_to_none=True)
@@ -262,94 +256,6 @@ class Trainer(Collecting):
         self.changes.append((self.step + 1, {"micro_batch_tokens": tokens}))
         return MemoryRanShort(self.step + 1, tokens, f"Memory is short in step {self.step + 1}: it takes at most {tokens} tokens "
                                                      f"at a time from here on. Results stay the same but for their last digits.")
-
-    def _update(self) -> dict[str, float]:
-        """One optimiser step on the batch; fills the batch's per-token arrays and returns the metrics of the loss."""
-        config, batch = self.config, self.batch
-        objective = self._objective()
-        logps, entropy = self._backward(objective)
-        if batch.old_logps is None:
-            batch.old_logps = objective.old_logps = logps
-        loss, stats = objective.loss(logps, entropy)
-        learning_rate = self._learning_rate()
-        metrics = {"loss": float(loss), "grad_norm": self._optimise(learning_rate), "learning_rate": learning_rate}
-        token_metrics = loss_stats.metrics(
-            [stats], loss_type=config.loss_type, importance_sampling_level=config.importance_sampling_level
-        )
-        attach(batch.groups, batch.rollout, logps=logps, old_logps=batch.old_logps, ref_logps=batch.ref_logps, entropy=entropy)
-        metrics |= {name: float(value) for name, value in token_metrics.items()} | self._sampler_gap()
-        if config.entropy_coef or config.use_adaptive_entropy:
-            metrics |= {"entropy_coef": objective.entropy_coef, "policy_loss": float(stats.get("policy_loss_sum", loss))}
-        self._adapt_entropy_coef(metrics["entropy"])
-        return metrics
-
-    def _objective(self) -> Objective:
-        config, batch = self.config, self.batch
-        entropies = None
-        if config.top_entropy_quantile < 1:
-            _, entropies = self.policy.frozen_logps(batch.rollout, self.adapter, max_tokens=config.micro_batch_tokens)
-        return Objective(
-            config, batch.rollout, batch.advantages, batch.old_logps, self._ref_logps(),
-            rows_of_dead_groups([bool(group.dead) for group in batch.groups], batch.rollout), entropies,
-            self.entropy_coefs[1] if config.use_adaptive_entropy else config.entropy_coef,
-        )
-
-    def _adapt_entropy_coef(self, entropy: float) -> None:
-        config = self.config
-        if config.use_adaptive_entropy:
-            self.entropy_coefs = adapt_entropy_coef(
-                self.entropy_coefs[0], entropy, entropy_target=config.entropy_target, entropy_coef_delta=config.entropy_coef_delta,
-                entropy_coef_min=config.entropy_coef_min, entropy_coef_max=config.entropy_coef_max,
-            )
-
-    def _backward(self, objective: Objective) -> tuple[Tensor, Tensor]:
-        """Gradients of the batch's loss; returns the policy's log-probs and entropies (N, T), detached.
-
-        Rows that give exactly no gradient (no advantage, no KL term) go through the forward alone.
-        """
-        rollout, teaching = objective.rollout, objective.teaching()
-        logps, entropy = torch.zeros_like(rollout.sampling_logps), torch.zeros_like(rollout.sampling_logps)
-        self.optimizer.zero_grad(set_to_none=True)
-        for learns in (True, False):
-            chosen = (teaching == learns).nonzero().squeeze(1)
-            for part in self._micro_batches(rollout, chosen):
-                piece = rollout.rows(part)
-                width = piece.completion_ids.shape[1]
-                with torch.set_grad_enabled(learns):
-                    part_logps, part_entropy = self.policy.logps(piece, self.adapter, entropy_gradient=bool(objective.entropy_coef))
-                logps[part, :width], entropy[part, :width] = part_logps.detach(), part_entropy.detach()
-                if learns:
-                    objective.loss(part_logps, part_entropy, part)[0].backward()
-        return logps, entropy
-
-    def _micro_batches(self, rollout: Rollout, chosen: Tensor) -> Iterator[Tensor]:
-        if len(chosen):
-            for part in self.policy.micro_batches(rollout.rows(chosen), self.config.micro_batch_tokens):
-                yield chosen[part]
-
-    def _optimise(self, learning_rate: float) -> float:
-        """Clip and apply the gradient; returns its norm before clipping. Without any gradient nothing moves at all."""
-        if all(p.grad is None for p in self.parameters):
-            return 0.0
-        limit = self.config.max_grad_norm or math.inf
-        norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, limit))
-        if not math.isfinite(norm):
-            self.optimizer.zero_grad(set_to_none=True)
-            raise TrainingError(f"The gradient of step {self.step + 1} is not finite, so the adapter was left as it was. "
-                                f"Lower the learning rate or raise beta.")
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        return norm
-
-    def _sampler_gap(self) -> dict[str, float]:
-        """How far the sampler's log-probs are from the trainer's, per token: rounding only, or something is wrong."""
-        batch = self.batch
-        mask = batch.rollout.completion_mask.bool()
-        gap = (batch.old_logps - batch.rollout.sampling_logps).abs()[mask]
-        return {"sampling/sampling_logp_difference/mean": float(gap.mean()),
-                "sampling/sampling_logp_difference/max": float(gap.max())}
 
     def _report(self, metrics: dict[str, float]) -> StepRecord:
         batch, config = self.batch, self.config
@@ -376,9 +282,6 @@ class Trainer(Collecting):
             self.rewards = resolve(self.config.rewards)
         self.pending = {}
 
-    def _learning_rate(self) -> float:
-        return self.config.learning_rate * schedule(self.step, self.config)
-
     @property
     def reference_name(self) -> str:
         """What the reference is called where it is an adapter."""
@@ -397,19 +300,3 @@ class Trainer(Collecting):
 def _own(groups: list[Group]) -> list[Group]:
     """Groups of a record's own: the next update of the same rollout writes new arrays into the trainer's."""
     return [replace(group, completions=[replace(c, arrays=dict(c.arrays)) for c in group.completions]) for group in groups]
-
-
-def schedule(step: int, config: RunConfig) -> float:
-    """Share of the learning rate in the step after `step` finished ones.
-
-    The warm-up rises in equal parts and wastes no step at 0. Linear and cosine then fall to `lr_end_ratio`, which the
-    last of `max_steps` steps reaches.
-    """
-    if step < config.warmup_steps:
-        return (step + 1) / (config.warmup_steps + 1)
-    if config.lr_scheduler_type == "constant":
-        return 1.0
-    remaining = max(1, config.max_steps - 1 - config.warmup_steps)
-    progress = min(1.0, (step - config.warmup_steps) / remaining)
-    fall = progress if config.lr_scheduler_type == "linear" else (1 - math.cos(math.pi * progress)) / 2
-    return 1.0 - (1.0 - config.lr_end_ratio) * fall

@@ -41,8 +41,8 @@ def broken(row: int | str, test: str, file: str, old: str, new: str) -> Mutation
 
 
 GRPO, LOSSES, GROUPS, ADVANTAGES, PPO = (f"lab/{name}.py" for name in ("grpo", "rules/losses", "rules/groups", "rules/advantages", "rules/ppo"))
-TRAINER, OBJECTIVE, COLLECTING, CHECKPOINT = (f"lab/{name}.py" for name in (
-    "trainer", "training/objective", "training/collecting", "training/checkpoint"))
+TRAINER, OBJECTIVE, COLLECTING, UPDATING, CHECKPOINT = (f"lab/{name}.py" for name in (
+    "trainer", "training/objective", "training/collecting", "training/updating", "training/checkpoint"))
 ADAPTERS, HEAD, DRAW, DECODE, MERGED = (f"lab/forward/{name}.py" for name in ("adapters", "head", "draw", "decode", "merged"))
 SCORING, CONTRACT, LOCKED, RESULTS = (f"lab/rewards/{name}.py" for name in ("scoring", "contract", "locked", "sandbox/results"))
 
@@ -54,7 +54,7 @@ MUTATIONS = (
     broken(3, "test_cold_start.test_kl_of_the_first_step_is_exactly_0_after_a_cold_start", TRAINER,
            "        self.optimizer.state.clear()\n        self.begin_reference()\n", "        self.optimizer.state.clear()\n"),
     broken(4, "test_policy.test_an_adapter_without_a_trainable_parameter_is_refused", ADAPTERS, "        if not parameters:", "        if False:"),
-    broken(4, "test_trainer.test_the_adapter_moves_and_the_base_does_not", TRAINER, "        self.optimizer.step()\n", ""),
+    broken(4, "test_trainer.test_the_adapter_moves_and_the_base_does_not", UPDATING, "        self.optimizer.step()\n", ""),
     Mutation(5, "test_user_reports.test_dropout_of_a_continued_adapter_is_off_in_every_pass", (
         Edit(ADAPTERS, "config.lora_dropout, config.inference_mode, config.init_lora_weights = 0.0, False, True",
              "config.inference_mode, config.init_lora_weights = False, True"),
@@ -116,7 +116,7 @@ MUTATIONS = (
            "return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)", "return log_ratio"),
     broken(26, "test_grpo.test_expected_gradient_of_each_estimator_over_a_toy_vocabulary", GRPO,
            "return ratio * (torch.expm1(d) - d)", "return ratio.detach() * (torch.expm1(d) - d)"),
-    broken(27, "test_trainer.test_a_second_update_uses_the_same_completions_and_frozen_old_logps", TRAINER,
+    broken(27, "test_trainer.test_a_second_update_uses_the_same_completions_and_frozen_old_logps", UPDATING,
            "if batch.old_logps is None:", "if True:"),
     broken(28, "test_user_reports.test_weights_in_4_bits_are_never_merged", MERGED,
            "    return torch.addmm(base.float(), b, a, alpha=module.scaling[adapter]).to(base.dtype)\n",

@@ -11,9 +11,10 @@ from lab.presets import preset
 from lab.records import GroupSampled, GroupScored, ScoringFailed, StepRecord, TokensSampled
 from lab.rewards import RewardError
 from lab.rollout import Rollout
-from lab.trainer import Trainer, TrainingError, schedule
+from lab.trainer import Trainer, TrainingError
 from lab.training.objective import Objective
 from lab.training.sampling import sample_group, seeded
+from lab.training.updating import schedule
 
 from .conftest import letters
 

@@ -65,7 +65,8 @@ def _checkpoint(store: Store, run: Run, step: int | None) -> tuple[int, Path]:
 def _changed(config: RunConfig, changes: dict[str, Any], step: int) -> RunConfig:
     fixed = [name for name in FIXED if name in changes and changes[name] != getattr(config, name)]
     if fixed:
-        raise CommandError(f"{', '.join(map(named, fixed))} cannot change in a branch: the checkpoint is made for it. Start a new run instead.")
+        raise CommandError(f"{', '.join(map(named, fixed))} cannot change in a branch: the checkpoint is made for it. "
+                           f"Start a new run instead.")
     changed = RunConfig.from_dict({**config.to_dict(), **changes})
     if changed.max_steps <= step:
         raise CommandError(f"{named('max_steps')} is {changed.max_steps} and the checkpoint is already at step {step}: give more steps.")

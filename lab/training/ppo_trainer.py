@@ -16,10 +16,11 @@ from torch import Tensor
 from lab.config import RunConfig
 from lab.policy import Policy
 from lab.rules import ppo
-from lab.trainer import Trainer, schedule
+from lab.trainer import Trainer
 from lab.training.critic import Critic
 from lab.training.objective import Objective
 from lab.training.sampling import attach
+from lab.training.updating import schedule
 
 
 class PPOTrainer(Trainer):
