@@ -55,8 +55,8 @@ class RunConfig:
     model: str = knob("tiny", "Model", "A name from `grpo-lab models`, a Hugging Face Hub id, or a folder of safetensors.",
                       group="model", simple=True)
     adapter: str | None = knob(None, "Start from adapter", "A folder with an existing LoRA adapter to go on training.", group="model")
-    task: Any = knob("add2", "Task", "Where prompts come from: a built-in task, a list of rows with a prompt column, "
-                     "or a JSONL file.", group="task", simple=True)
+    task: Any = knob("add2", "Task", "Where prompts come from: a built-in task, one of reasoning-gym such as gym/gcd, a list "
+                     "of rows with a prompt column, or a JSONL, CSV or Parquet file.", group="task", simple=True)
     system_prompt: str | None = knob("", "System message", "Put before every prompt. Empty: the model's own default; "
                                      "none: no system message.", group="task", simple=True)
     rewards: Any = knob(("accuracy", "format"), "Rewards", "Reward functions by name; in Python also callables with TRL's "
