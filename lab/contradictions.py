@@ -61,6 +61,8 @@ def _rules(c: RunConfig) -> list[tuple[bool, str]]:
          f"dead_groups is {c.dead_groups}, but with kl_placement reward hardly any group is tied: set dead_groups to keep."),
         (c.algorithm == "ppo" and c.dead_groups != "keep",
          f"dead_groups is {c.dead_groups}, but algorithm ppo does not compare within groups: set dead_groups to keep."),
+        (any(str(reward).partition("(")[0] == "by_hand" for reward in c.eval_rewards),
+         "eval_rewards has by_hand, but nobody is asked during an evaluation: name other functions."),
         (c.entropy_coef_min > c.entropy_coef_max,
          f"entropy_coef_min is {c.entropy_coef_min}, above entropy_coef_max, {c.entropy_coef_max}: exchange them."),
     ]

@@ -1,13 +1,14 @@
 """Every word the lab shows, explained once: the same text stands in tooltips, in the README and in the guide.
 
-Settings explain themselves in `lab/config.py`; here are the metrics (TRL's names) and the words. `python -m
-lab.glossary README.md` rewrites the README's tables from both. Standard library only.
+Settings explain themselves in `lab/config.py` and built-in rewards in their docstrings; here are the metrics (TRL's names)
+and the words. `python -m lab.glossary README.md` rewrites the README's tables from all of them. Standard library only.
 """
 
 from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, fields
+from inspect import getdoc, signature
 from pathlib import Path
 
 from lab.config import RunConfig
@@ -96,6 +97,7 @@ WORDS = {
     "dead group": "A group whose rewards are all equal. Every advantage is 0, so the step learns nothing from it.",
     "policy": "The model that is being trained: the base with its adapter on.",
     "reference": "The model the policy must stay near: the base with the adapter off, or another adapter that is frozen or follows.",
+    "rubric": "What a person scores by hand: criteria with weights, each from 0 to 1.",
     "step reward": "A reward for one step of a completion, given where the step ends. Each token gets the steps that end at or after it.",
     "process supervision": "Rewarding the steps of a completion one by one, rather than only what comes out at its end.",
     "entropy bonus": "A term of the loss that rewards the policy for staying undecided.",
@@ -222,7 +224,16 @@ def words_table() -> str:
     return "\n".join(["| word | meaning |", "| --- | --- |", *(f"| {word} | {text} |" for word, text in WORDS.items())])
 
 
-TABLES = {"settings": settings_table, "metrics": metrics_table, "words": words_table}
+def rewards_table() -> str:
+    """Markdown: every built-in reward with its parameters and the first sentences of its documentation."""
+    from lab.rewards import BUILTINS  # only for the README
+
+    rows = [f"| `{name}` | {', '.join(f'`{p}`' for p in signature(factory).parameters) or '–'} | {getdoc(factory).partition(chr(10))[0]} |"
+            for name, factory in BUILTINS.items()]
+    return "\n".join(["| reward | parameters | what it gives |", "| --- | --- | --- |", *rows])
+
+
+TABLES = {"rewards": rewards_table, "settings": settings_table, "metrics": metrics_table, "words": words_table}
 
 
 def fill_tables(text: str) -> str:

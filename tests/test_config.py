@@ -9,6 +9,11 @@ import pytest
 from lab.config import ConfigError, RunConfig
 
 
+def test_nobody_is_asked_by_hand_in_an_evaluation():
+    with pytest.raises(ConfigError, match="nobody is asked during an evaluation"):
+        RunConfig(eval_rewards=("accuracy", "by_hand(criteria={'clarity': 1})"))
+
+
 def test_defaults_are_the_papers():
     config = RunConfig()
     assert (config.loss_type, config.scale_rewards, config.kl_estimator) == ("grpo", "group", "k3")

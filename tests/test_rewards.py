@@ -330,6 +330,16 @@ def test_a_file_runs_in_a_worker_with_text_or_messages(tmp_path):
     assert metrics["pid"] != os.getpid()
 
 
+def test_a_file_is_told_the_groups_if_it_asks(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("def first_of_its_group(completions, group_ids, **kwargs):\n"
+                    "    return [float(i == group_ids.index(g) and 'group_ids' not in kwargs) for i, g in enumerate(group_ids)]\n"
+                    "def as_trl_has_it(completions, **kwargs):\n    return [float('group_ids' in kwargs) for c in completions]\n")
+    groups = [group(["a", "b"], 0, "p"), group(["c", "d"], 1, "p")]
+    score(resolve([f"{path}:first_of_its_group", f"{path}:as_trl_has_it"]), None, groups)
+    assert [list(c.rewards.values()) for g in groups for c in g.completions] == [[1, 0], [0, 0], [1, 0], [0, 0]]
+
+
 def test_an_error_in_a_file_names_its_line(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text("def bad(completions, **kwargs):\n    x = 1\n    return [c[0]['content'] / 2 for c in completions]\n")
@@ -460,6 +470,8 @@ def test_every_docstring_example_is_true():
     import doctest
 
     for factory in BUILTINS.values():
+        if factory.__name__ == "code" and sys.platform != "linux":
+            continue  # programs of a model run only where the kernel gives a lock
         runner = doctest.DocTestRunner()
         for example in doctest.DocTestFinder().find(factory, globs=vars(sys.modules[factory.__module__]) | BUILTINS):
             runner.run(example)
@@ -469,4 +481,5 @@ def test_every_docstring_example_is_true():
 def test_every_builtin_reward_has_a_first_line_and_defaults():
     for name, factory in BUILTINS.items():
         assert factory.__doc__ and len(factory.__doc__.split("\n")[0]) <= 120, name
+        assert "\n    Source: " in factory.__doc__ and ">>> " in factory.__doc__, name
         assert factory.__name__ == name

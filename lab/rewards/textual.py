@@ -21,6 +21,8 @@ def regex(pattern: str, whole: bool = False, ignore_case: bool = False) -> Rewar
 
     >>> regex(r"\bkerana\b")(completions=["Saya pulang kerana hujan.", "Saya pulang."])
     [1.0, 0.0]
+
+    Source: Python's re module; the search itself is the lab's own.
     """
     try:
         re.compile(pattern)
@@ -44,6 +46,8 @@ def keywords(words: tuple[str, ...], mode: str = "share", forbidden: tuple[str, 
 
     >>> keywords(("because", "therefore"))(completions=["Because it rains.", "It rains."])
     [0.5, 0.0]
+
+    Source: the lab's own, after the keyword constraints of IFEval (arXiv 2311.07911).
     """
     check_choice("mode", mode, ("share", "any", "all"))
     wanted, unwanted = ([given] if isinstance(given, str) else list(given) for given in (words, forbidden))

@@ -37,8 +37,11 @@ class SandboxedReward:
         self.__name__ = function.name
         self.__annotations__ = {"completions": list[str]} if function.wants_text else {}
 
-    def __call__(self, prompts, completions, completion_ids=None, trainer_state=None, log_extra=None, log_metric=None, **columns):
+    def __call__(self, prompts, completions, completion_ids=None, trainer_state=None, log_extra=None, log_metric=None, group_ids=None,
+                 ratings=None, **columns):
         """Scores, one per completion, or the steps of each. RewardError; TypeError if a completion of messages was taken for text."""
+        beyond_trl = {"group_ids": group_ids, "ratings": ratings}
+        columns |= {name: values for name, values in beyond_trl.items() if values and name in self.function.parameters}
         wary = any(isinstance(completion, Messages) for completion in completions)
         try:
             result = self.host.call(self.function.name, prompts=prompts, completions=completions, completion_ids=completion_ids,
