@@ -93,7 +93,8 @@ def test_typed_text_with_a_known_answer():
     ({"on": {"kind": "file"}}, "not from 'file'"), ({"on": {"kind": "run", "run": "../x"}}, "no run"),
     ({"on": {"kind": "run", "step": "1"}}, "whole number"), ({"functions": ["/etc/passwd.py"]}, "cannot be tried here"),
     ({"functions": ["nope"]}, "no built-in reward"), ({"functions": ["f"] * 13}, "At most 12"),
-    ({"against": "close_by@9"}, "no frozen reward close_by@9"), ({"source": "x" * 200_000}, "at most 100,000"), ({"more": 1}, "Unknown field")])
+    ({"against": "close_by@9"}, "no frozen reward close_by@9"), ({"source": "x" * 200_000}, "at most 100,000"),
+    ({"more": 1}, "Unknown field")])
 def test_what_cannot_be_scored_is_refused_in_a_sentence(run, body, words):
     answer = bench(**{"on": on_run(run), **body}) if "source" not in body else bench(body["source"])
     assert answer.status_code in (404, 422) and words in answer.json()["error"]

@@ -6,7 +6,7 @@ import * as functions from "./reward_functions.js";
 import * as hostile from "./reward_hostile.js";
 import * as rows from "./reward_rows.js";
 import * as source from "./reward_source.js";
-import { begin, reckon, state, tell } from "./reward_state.js";
+import { begin, ownRun, reckon, state, tell } from "./reward_state.js";
 import * as tabs from "./tabs.js";
 import { whenThere } from "./dom.js";
 
@@ -93,9 +93,9 @@ export async function save() {
   state.problem = null;
   tell("busy");
   try {
-    const on = state.on.kind === "typed" ? source_of_typed() : state.on.kind === "run" ? { kind: "run", run: state.on.run ?? undefined, step: state.on.step ?? undefined } : state.on;
-    const answer = await api.post("api/rewards/bench", { source, functions: state.others, on, against: state.against ?? undefined });
-    Object.assign(state, { result: answer, check: answer.check, saved: source, busy: false, took: (performance.now() - started) / 1000, scoredAt: Date.now() });
+    const answer = await api.post("api/rewards/bench", { source, functions: state.others, on: chosen(), against: state.against });
+    const took = (performance.now() - started) / 1000;
+    Object.assign(state, { result: answer, check: answer.check, saved: source, busy: false, took });
     reckon();
     tell("result");
   } catch (error) {
@@ -104,9 +104,12 @@ export async function save() {
   }
 }
 
-function source_of_typed() {
-  const { prompt, answer, text } = state.typed;
-  return { kind: "typed", prompt, answer, texts: text.split(/^\s*---\s*$/m).map((each) => each.replace(/^\n|\n$/g, "")) };
+/** The completions to score, as the lab wants them named. */
+function chosen() {
+  const { kind, run, step } = state.on, { prompt, answer, text } = state.typed;
+  if (kind === "run") return { kind, ...((run ?? ownRun()) && { run: run ?? ownRun() }), ...(step && { step }) };
+  if (kind === "typed") return { kind, prompt, answer, texts: text.split(/^\s*---\s*$/m).map((each) => each.replace(/^\n|\n$/g, "")) };
+  return { kind };
 }
 
 function fail(error) {

@@ -118,7 +118,8 @@ function drawBelow() {
   const failures = fresh() ? state.result.functions[0].failures : [];
   const problems = state.check?.problems ?? [], errors = problems.filter((p) => p.severity === "error");
   const notes = problems.filter((p) => p.severity === "note");
-  const lines = [...errors.map((p) => [p.line, null, p.message]), ...(errors.length ? [] : failures.map((f) => [f.line, f, f.message]))];
+  // what running it showed says more than what reading it did
+  const lines = failures.length ? failures.map((f) => [f.line, f, f.message]) : errors.map((p) => [p.line, null, p.message]);
   const key = JSON.stringify([lines.map(([line, f, text]) => [line, text, f?.rows]), notes, state.problem]);
   if (below.errors.dataset.key !== key) {
     below.errors.dataset.key = key;

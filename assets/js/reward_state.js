@@ -2,13 +2,14 @@
 
 import * as api from "./api.js";
 import * as poll from "./poll.js";
+import * as url from "./url.js";
 import * as weigh from "./reward_weigh.js";
 
 const WEIGHTS = "lab-reward-weights", OTHERS = "lab-reward-functions";
 const listeners = new Map();
 
 export const state = {
-  source: "", saved: null, check: null, result: null, busy: false, problem: null, scoredAt: 0,
+  source: "", saved: null, check: null, result: null, busy: false, problem: null, took: 0,
   start: null, // what GET api/rewards said: versions, built-ins, templates, runs, sandbox
   on: { kind: "run" }, typed: { prompt: "What is 69 + 13?", answer: "", text: "" }, against: "previous",
   others: remembered(OTHERS, ["accuracy", "format"]), weights: remembered(WEIGHTS, { mine: 1, accuracy: 0, format: 0 }),
@@ -31,9 +32,10 @@ export async function begin() {
   tell("start");
 }
 
-/** The run that the address names, if it has anything to score. */
+/** The run that is looked at, if it has anything to score; before the first answer of the lab, the one the address names. */
 export function ownRun() {
-  return poll.state.run?.step ? poll.state.run.id : null;
+  const { run } = poll.state;
+  return run ? (run.step ? run.id : null) : url.read().run;
 }
 
 export function setWeight(written, value) {

@@ -58,9 +58,10 @@ def _of_run(lab: Lab, owner: str, asked: dict[str, Any]) -> Source:
     run_id, step = asked.get("run"), asked.get("step")
     if run_id is None:
         current = lab.current_run(owner)
-        if current is None:
-            raise ActionError("There is no run yet: train one, or type completions.")
-        run_id = current.id
+        with_steps = [run for run in (current, *lab.runs(owner)) if run and run.step]
+        if not with_steps:
+            raise ActionError("There is no run with completions yet: train one, or type completions.")
+        run_id = with_steps[0].id
     if not isinstance(run_id, str) or not (step is None or isinstance(step, int) and not isinstance(step, bool)):
         raise ActionError("run must be a run's id, and step a whole number.")
     store, run = lab.find(owner, run_id)
