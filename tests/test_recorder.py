@@ -8,6 +8,7 @@ import pytest
 
 import lab
 from lab.config import RunConfig
+from lab.rewards.by_hand import ScoresAwaited
 from lab.storage.recorder import default_runs_dir, open_run, record, recording, watch
 from lab.store import open_store
 from lab.trainer import Trainer
@@ -71,6 +72,17 @@ def test_a_trainer_that_breaks_leaves_its_reason_and_the_steps_before_it(tmp_pat
     stored = open_store(tmp_path).runs(name="breaks")[0]
     assert stored.status == "failed" and "moody" in stored.error and "Traceback" in stored.traceback
     assert open_run("breaks", tmp_path).metrics["step"].tolist() == list(range(1, stored.step + 1))
+
+
+def test_a_recording_that_needs_a_person_stops_with_the_completions_saved(tmp_path):
+    with pytest.raises(ScoresAwaited, match="give_scores"):
+        record(Trainer(RunConfig(**SMALL, rewards=("by_hand",), max_steps=2)), "asks", tmp_path)
+    run = open_run("asks", tmp_path)
+    assert run.status == "stopped"
+    trainer = Trainer.load(run.folder / "checkpoint-0")  # what the page's Resume does
+    assert len(trainer.waiting) == 2
+    trainer.give_scores([[0.0, 0.5, 1.0, 1.0], [1.0, 0.0, 0.0, 0.0]])
+    assert next(trainer).metrics["reward"] == pytest.approx(3.5 / 8)
 
 
 def test_an_unknown_run_is_refused_with_the_known_names(runs):
