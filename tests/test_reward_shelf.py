@@ -71,3 +71,26 @@ def test_a_run_keeps_its_own_copy_which_holds_when_the_original_is_gone(shelf, t
     assert keep_reward_files(config, tmp_path / "run") == kept and copy.read_text() == SOURCE
     plain = RunConfig()
     assert keep_reward_files(plain, tmp_path / "other") is plain and not (tmp_path / "other").exists()
+
+
+def test_a_recorded_run_holds_the_reward_files_it_was_trained_with(make_trainer, tmp_path):
+    import lab
+
+    path = tmp_path / "mine.py"
+    path.write_text(SOURCE)
+    run = lab.record(make_trainer(rewards=(str(path),), max_steps=1), "mine", tmp_path / "runs")
+    assert (run.folder / "rewards" / "mine.py").read_text() == SOURCE
+
+
+def test_a_branch_holds_its_own_copy(make_trainer, tmp_path):
+    import lab
+    from lab.store import open_store
+    from lab.training.branch import branch
+
+    path = tmp_path / "mine.py"
+    path.write_text(SOURCE)
+    run = lab.record(make_trainer(rewards=(str(path),), max_steps=1), "mine", tmp_path / "runs")
+    store = open_store(tmp_path / "runs")
+    child = store.run(branch(store, run.run, changes={"max_steps": 3}))
+    copy = tmp_path / "runs" / child.id / "rewards" / "mine.py"
+    assert child.config["rewards"] == [str(copy.resolve())] and copy.read_text() == SOURCE

@@ -68,13 +68,15 @@ function press(id, tries = 100) {
   button?.click();
   const shown = document.querySelector("#reward-code .cm-content")?.textContent ?? "";
   const first = state.source.split("\n").find((line) => line.trim()) ?? "";
-  if (tries && !shown.includes(first.trim())) setTimeout(press, 100, id, tries - 1); // Gradio answers to clicks a little later than it shows
+  if (tries && !shown.includes(first.trim())) setTimeout(press, 100, id,
+    tries - 1); // Gradio answers to clicks a little later than it shows
 }
 
 async function keep() {
   const source = state.source;
   try {
-    const answer = await api.post("api/rewards/draft", { source, columns: state.result?.on.columns ?? state.start?.columns ?? null });
+    const answer = await api.post("api/rewards/draft",
+      { source, columns: state.result?.on.columns ?? state.start?.columns ?? null });
     if (state.source !== source) return;
     state.check = answer.check;
     state.saved = source;
@@ -108,7 +110,8 @@ export async function save() {
 function chosen() {
   const { kind, run, step } = state.on, { prompt, answer, text } = state.typed;
   if (kind === "run") return { kind, ...((run ?? ownRun()) && { run: run ?? ownRun() }), ...(step && { step }) };
-  if (kind === "typed") return { kind, prompt, answer, texts: text.split(/^\s*---\s*$/m).map((each) => each.replace(/^\n|\n$/g, "")) };
+  if (kind === "typed") return { kind, prompt, answer,
+    texts: text.split(/^\s*---\s*$/m).map((each) => each.replace(/^\n|\n$/g, "")) };
   return { kind };
 }
 

@@ -12,9 +12,11 @@ let act = null, head = null, below = null, frozen = null, refused = null;
 export function mount(actions) {
   act = actions;
   whenThere("lab-reward-head", (place) => {
-    const file = el("input", { type: "file", accept: ".py,text/x-python", hidden: true, "aria-label": "Reward file", onchange: take });
+    const file = el("input", { type: "file", accept: ".py,text/x-python", hidden: true, "aria-label": "Reward file",
+      onchange: take });
     head = { name: el("b.name"), load: el("select", { "aria-label": "Start from", onchange: open }),
-      freeze: el("button.small.primary", { type: "button", onclick: freeze }), note: el("p.note", { role: "status", hidden: true }) };
+      freeze: el("button.small.primary", { type: "button", onclick: freeze }),
+        note: el("p.note", { role: "status", hidden: true }) };
     fill(place, el("header.reward-head", {}, head.name, el("span.gap"), head.load,
       el("button.small", { type: "button", onclick: () => file.click() }, "Import"), file,
       el("button.small", { type: "button", onclick: download }, "Export"), head.freeze), head.note);
@@ -23,7 +25,8 @@ export function mount(actions) {
   whenThere("lab-reward-check", (place) => {
     below = { errors: el("div.reward-errors", { role: "alert" }), status: el("p.reward-status", { role: "status" }),
       run: el("button.small", { type: "button", title: "Ctrl+S or ⌘S", onclick: () => act.save() }, "Save and score"),
-      given: el("details.given", {}, el("summary", {}, "What the function is given"), el("div")), printed: el("details.given", { hidden: true }), mark: el("style") };
+      given: el("details.given", {}, el("summary", {}, "What the function is given"), el("div")),
+        printed: el("details.given", { hidden: true }), mark: el("style") };
     fill(place, below.errors, el("div.reward-run", {}, below.run, below.status), below.given, below.printed, below.mark);
     drawBelow();
   });
@@ -40,13 +43,17 @@ function drawHead() {
   const next = Math.max(0, ...own.map((v) => v.version)) + 1;
   say(head.freeze, `Freeze as ${nameOf()}@${next}`);
   set(head.freeze, { "aria-disabled": String(!state.check?.ok) });
-  const key = JSON.stringify([versions.map((v) => v.label), state.start?.templates.map((t) => t.name), Boolean(state.start?.previous)]);
+  const key = JSON.stringify([versions.map((v) => v.label), state.start?.templates.map((t) => t.name),
+    Boolean(state.start?.previous)]);
   if (head.load.dataset.key === key) return;
   head.load.dataset.key = key;
   fill(head.load, el("option", { value: "" }, "Start from…"),
-    el("optgroup", { label: "Templates" }, (state.start?.templates ?? []).map((t) => el("option", { value: `template ${t.name}` }, t.title))),
-    versions.length ? el("optgroup", { label: "Frozen" }, versions.map((v) => el("option", { value: `version ${v.label}` }, v.label))) : null,
-    state.start?.previous ? el("optgroup", { label: "Before" }, el("option", { value: "previous" }, "What stood here before")) : null);
+    el("optgroup", { label: "Templates" }, (state.start?.templates ?? []).map((t) => el("option",
+      { value: `template ${t.name}` }, t.title))),
+    versions.length ? el("optgroup", { label: "Frozen" },
+      versions.map((v) => el("option", { value: `version ${v.label}` }, v.label))) : null,
+    state.start?.previous ? el("optgroup", { label: "Before" }, el("option", { value: "previous" }, "What stood here before"))
+      : null);
 }
 
 async function open() {
@@ -70,7 +77,8 @@ async function take(event) {
 }
 
 function download() {
-  const link = el("a", { href: URL.createObjectURL(new Blob([state.source], { type: "text/x-python" })), download: `${nameOf()}.py` });
+  const link = el("a", { href: URL.createObjectURL(new Blob([state.source], { type: "text/x-python" })),
+    download: `${nameOf()}.py` });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
@@ -136,7 +144,8 @@ function drawBelow() {
 const fresh = () => state.result && state.saved === state.source && state.result.check?.name === state.check?.name;
 
 function drawError(line, failure, text) {
-  const rows = failure?.rows, where = [line ? `Line ${line}` : null, rows ? `row${rows.length > 1 ? "s" : ""} ${listed(rows)}` : null].filter(Boolean).join(", ");
+  const rows = failure?.rows, where = [line ? `Line ${line}` : null, rows ? `row${rows.length > 1 ? "s" : ""} ${listed(rows)}`
+    : null].filter(Boolean).join(", ");
   const rest = rows ? state.result.functions[0].values.length - rows.length : 0;
   return el("div.reward-error", { "data-line": line ?? "" }, el("p", {}, where ? el("b", {}, `${where}. `) : null, text),
     rows ? el("p", {}, `${rows.length === 1 ? "That completion has" : "Those completions have"} no score; the other ${rest} are scored.`) : null,
@@ -156,10 +165,12 @@ function statusLine(failures) {
   const rows = state.result?.functions[0].values.length ?? 128, limit = LIMIT.call + LIMIT.each * rows;
   if (state.busy) return `Scoring… a call may compute for ${fixed(limit, 1)} s; the page and the run go on meanwhile.`;
   if (!state.result) return "";
-  if (state.saved !== state.source || state.result.source !== state.source) return `${state.saved === state.source ? "Draft kept. " : ""}Changed since it was scored: save to score it again.`;
+  if (state.saved !== state.source
+    || state.result.source !== state.source) return `${state.saved === state.source ? "Draft kept. " : ""}Changed since it was scored: save to score it again.`;
   const failed = failures.reduce((total, f) => total + (f.rows ? f.rows.length : rows), 0);
   const ms = 1000 * state.result.functions[0].seconds;
-  return [failed ? `${failed} of ${rows} failed` : `${rows} scored`, `${fixed(ms, ms < 10 ? 1 : 0)} ms for ${rows}`, `${fixed(state.took, 2)} s from save to result`,
+  return [failed ? `${failed} of ${rows} failed` : `${rows} scored`, `${fixed(ms, ms < 10 ? 1 : 0)} ms for ${rows}`,
+    `${fixed(state.took, 2)} s from save to result`,
     `limit ${fixed(limit, 1)} s per call`].join(" · ");
 }
 
@@ -169,18 +180,22 @@ function drawGiven() {
   if (below.given.dataset.key !== key) {
     below.given.dataset.key = key;
     fill(below.given.lastChild,
-      el("dl", {}, row("prompts", "the chat of each completion, as messages"), row("completions", 'messages: completion[0]["content"] is the text. With completions: list[str] they arrive as text'),
-        columns.map((name) => row(name, "column of the task's rows, one value per completion")), row("completion_ids", "token ids of each completion"),
+      el("dl", {}, row("prompts", "the chat of each completion, as messages"),
+        row("completions", 'messages: completion[0]["content"] is the text. With completions: list[str] they arrive as text'),
+        columns.map((name) => row(name, "column of the task's rows, one value per completion")),
+          row("completion_ids", "token ids of each completion"),
         row("trainer_state", "global_step, max_steps, epoch"), row("log_extra(column, values)", "a further column of the table"),
         row("log_metric(name, value)", "a curve of your own")),
-      el("p", {}, "Return one number or None (not applicable) per completion. Everything is passed by name; ", el("code", {}, "**kwargs"), " takes what you do not name."),
+      el("p", {}, "Return one number or None (not applicable) per completion. Everything is passed by name; ",
+        el("code", {}, "**kwargs"), " takes what you do not name."),
       el("p", {}, "In the editor Tab moves on and Ctrl+] indents."));
     const words = state.start?.sandbox.sentence;
     document.querySelector(".reward-lock")?.remove();
     if (words) below.given.after(el("p.reward-lock.note", { "data-level": state.start.sandbox.level }, words));
   }
   set(below.printed, { hidden: !printed });
-  if (printed) fill(below.printed, el("summary", {}, `Printed, ${count(printed.trimEnd().split("\n").length, "line")}`), el("pre", {}, printed));
+  if (printed) fill(below.printed, el("summary", {}, `Printed, ${count(printed.trimEnd().split("\n").length, "line")}`),
+    el("pre", {}, printed));
 }
 
 const row = (name, text) => [el("dt", {}, el("code", {}, name)), el("dd", {}, text)];

@@ -24,13 +24,14 @@ export function mount(actions) {
 }
 
 function makeTyped() {
-  const field = (name, label, node) => el("label", {}, label, set_value(node, name));
-  return el("div.typed", { hidden: true }, field("prompt", "Prompt", el("input", { type: "text" })), field("answer", "Right answer (if there is one)", el("input", { type: "text" })),
+  const field = (name, label, node) => el("label", {}, label, bound(node, name));
+  return el("div.typed", { hidden: true }, field("prompt", "Prompt", el("input", { type: "text" })),
+    field("answer", "Right answer (if there is one)", el("input", { type: "text" })),
     field("text", "Completions, with a line of --- between two", el("textarea", { rows: 5 })),
     el("button.small", { type: "button", onclick: () => act.save() }, "Score typed text"));
 }
 
-function set_value(node, name) {
+function bound(node, name) {
   node.value = state.typed[name];
   node.addEventListener("input", () => (state.typed[name] = node.value));
   return node;
@@ -51,7 +52,8 @@ function draw() {
   const key = JSON.stringify(runs.map((run) => [run.id, run.step]));
   if (parts.run.dataset.key !== key) {
     parts.run.dataset.key = key;
-    fill(parts.run, runs.map((run) => el("option", { value: run.id }, `${run.name}, ${count(run.step, "step")}${run.kind === "recorded" ? ", recorded" : ""}`)));
+    fill(parts.run, runs.map((run) => el("option", { value: run.id },
+      `${run.name}, ${count(run.step, "step")}${run.kind === "recorded" ? ", recorded" : ""}`)));
     parts.run.value = wanted ?? "";
   }
   set(parts.step, { placeholder: state.on.kind === "run" && result?.on.step ? result.on.step : "newest" });

@@ -58,7 +58,8 @@ export function reckon() {
   if (!result) return;
   const weights = result.functions.map((f) => weightOf(f.written));
   const sizes = result.groups.map((group) => group.completions.length);
-  const lengths = result.groups.map((group) => group.completions.map((c) => c.tokens || c.text.split(/\s+/).filter(Boolean).length));
+  const lengths = result.groups.map((group) => group.completions.map((c) => c.tokens
+    || c.text.split(/\s+/).filter(Boolean).length));
   state.figures = { weights, lengths, ...weighed(result.functions, weights, sizes, lengths, result.on.scale_rewards) };
   if (result.against) {
     const others = result.functions.map((f) => (f.written === "mine" ? result.against : f));
@@ -69,9 +70,11 @@ export function reckon() {
 
 function weighed(functions, weights, sizes, lengths, scale) {
   const broken = new Set(functions.flatMap((f, place) => (weights[place] ? failedRows(f) : [])));
-  const all = functions[0].values.map((_, row) => (broken.has(row) ? functions.map(() => null) : functions.map((f) => f.values[row])));
+  const all = functions[0].values.map((_, row) => (broken.has(row) ? functions.map(() => null)
+    : functions.map((f) => f.values[row])));
   const rows = cut(all, sizes), totals = weigh.totalsOf(rows, weights);
-  return { totals, ranks: weigh.ranks(totals), shares: weigh.varianceShares(rows, weights), total: weigh.describe(totals, lengths),
+  return { totals, ranks: weigh.ranks(totals), shares: weigh.varianceShares(rows, weights),
+    total: weigh.describe(totals, lengths),
     advantages: weigh.sumThenNormalize(totals, scale), apart: weigh.normalizeThenSum(rows, weights),
     each: functions.map((f) => weigh.describe(cut(f.values, sizes), lengths)),
     hostile: hostileTotals(functions, weights) };
@@ -82,7 +85,8 @@ function hostileTotals(functions, weights) {
   const asked = functions.map((f) => f.hostile);
   const count = Math.max(0, ...asked.map((values) => values?.length ?? 0));
   return Array.from({ length: count }, (_, i) => {
-    const broken = functions.some((f, place) => weights[place] && (!f.hostile || f.hostile_failures.some((x) => x.rows === null || x.rows.includes(i))));
+    const broken = functions.some((f, place) => weights[place]
+      && (!f.hostile || f.hostile_failures.some((x) => x.rows === null || x.rows.includes(i))));
     return broken ? null : weigh.totalsOf([[asked.map((values) => values?.[i] ?? null)]], weights)[0][0];
   });
 }

@@ -73,10 +73,12 @@ export function describe(values, lengths) {
   const scored = values.map(given).filter((group) => group.length);
   const dead = scored.filter((group) => sampleStd(group) <= TIED).map(mean), differ = known.length > 0 && high - low > TIED;
   const spread = scored.filter((group) => group.length > 1).map(sampleStd);
-  const pairs = values.flatMap((group, k) => group.map((value, i) => [lengths[k][i], value])).filter(([, value]) => value !== null);
+  const pairs = values.flatMap((group, k) => group.map((value, i) => [lengths[k][i], value])).filter(([,
+    value]) => value !== null);
   return { scored: known.length, mean: known.length ? mean(known) : null, std: known.length ? sampleStd(known) : null, low, high,
     groups: scored.length, within: spread.length ? mean(spread) : null, dead: dead.length,
-    deadLow: dead.filter((at) => differ && at - low <= TIED).length, deadHigh: dead.filter((at) => differ && high - at <= TIED).length,
+    deadLow: dead.filter((at) => differ && at - low <= TIED).length,
+      deadHigh: dead.filter((at) => differ && high - at <= TIED).length,
     length: correlation(pairs) };
 }
 
@@ -107,6 +109,7 @@ export function correlation(pairs) {
 /** Counts in `bins` equal parts from low to high. */
 export function histogram(values, low, high, bins = 12) {
   const counts = Array(bins).fill(0);
-  for (const value of values) counts[Math.min(bins - 1, Math.max(0, Math.floor(((value - low) / (high - low || 1)) * bins)))] += 1;
+  for (const value of values) counts[Math.min(bins - 1,
+    Math.max(0, Math.floor(((value - low) / (high - low || 1)) * bins)))] += 1;
   return counts;
 }

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from lab.records import AwaitingScores, ColdStartStep, EvaluationFailed, EvaluationRecord, ScoringFailed, StepRecord
 from lab.rewards.by_hand import ScoresAwaited
 from lab.storage.plans import corrections, form_of, keep_plan
+from lab.storage.rewards import keep_reward_files
 from lab.storage.run_folder import RunFolder, driver_info
 from lab.store import Run, Store, open_store
 
@@ -54,6 +55,7 @@ def recording(trainer: Trainer, name: str, runs_dir: str | os.PathLike | None = 
     store = open_store(runs_dir or default_runs_dir())
     run = store.create_run(trainer.config.to_dict(), name=name, status="training", info=driver_info() | trainer.policy.resolved)
     folder, saved = RunFolder(store, run), None
+    keep_reward_files(trainer.config, folder.path)
     report = plan_with(store, trainer)
     keep_plan(store, run, report)
     try:

@@ -13,6 +13,7 @@ from typing import Any
 
 from lab.config import RunConfig, named
 from lab.errors import CommandError
+from lab.storage.rewards import keep_reward_files
 from lab.storage.run_folder import RunFolder
 from lab.store import Run, Store
 
@@ -32,6 +33,8 @@ def branch(store: Store, parent: Run, *, step: int | None = None, changes: dict[
     run = store.create_run(config.to_dict(), name=name or f"{parent.name} from {step}", owner=owner or parent.owner, status="stopped",
                            parent=parent.id, parent_step=step)
     own = RunFolder(store, run).path / folder.name
+    config = keep_reward_files(config, own.parent)
+    store.set_config(run, config.to_dict())
     shutil.copytree(folder, own)
     _write_config(own, config)
     return run
