@@ -178,6 +178,17 @@ def test_nobody_is_asked_when_a_group_is_only_sampled(policy):
     assert all(c.reward is not None for c in events[-1].group.completions)
 
 
+def test_a_look_before_the_run_says_that_it_will_wait_and_not_that_nothing_can_be_learned(policy):
+    from lab.config import RunConfig
+    from lab.training.preflight import preflight
+
+    config = RunConfig(rewards=("by_hand",), num_generations=4, prompts_per_step=2, max_completion_length=24)
+    found = preflight(config, policy=policy, groups=2)
+    assert found.can_learn
+    assert found.warnings[-1] == "The run will wait for you in every step, with 8 completions to score by hand."
+    assert not any(sentence.startswith("by_hand") for sentence in found.warnings)
+
+
 # -- the routes
 
 

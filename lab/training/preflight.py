@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from lab.config import RunConfig
 from lab.records import Completion, EvaluationProgress, Group
-from lab.rewards import RewardError, resolve, score
+from lab.rewards import Reward, RewardError, resolve, score
+from lab.rewards.by_hand import criteria_of
 from lab.rollout import SamplingSettings
 from lab.rules.dead_groups import DEAD_TOLERANCE
 from lab.tasks import load_task
@@ -130,7 +131,8 @@ def look(policy: Policy, config: RunConfig, *, groups: int = GROUPS) -> Generato
         score(rewards, config.weights, sampled, system_prompt=config.system_prompt)
     except RewardError as error:
         return Preflight(len(sampled), 0, *_counts(sampled), stop=[f"{error} The run would wait at its first step."])
-    return judge(sampled, [reward.name for reward in rewards], config)
+    found = judge(sampled, [reward.name for reward in rewards], config)
+    return _with_a_person(found, rewards, config) if criteria_of(rewards) else found
 
 
 def judge(groups: Sequence[Group], names: Sequence[str], config: RunConfig) -> Preflight:
@@ -151,6 +153,15 @@ def judge(groups: Sequence[Group], names: Sequence[str], config: RunConfig) -> P
         found.warnings.append(f"{found.cut_off} of {found.completions} completions were cut off at {config.max_completion_length} tokens: "
                               f"raise Max tokens, or ask for short answers.")
     found.warnings += [sentence for each in seen if each.weight and (sentence := _about(each))]
+    return found
+
+
+def _with_a_person(found: Preflight, rewards: Sequence[Reward], config: RunConfig) -> Preflight:
+    """Where a person gives scores nobody knows them yet, so nothing can be said against them."""
+    by_hand = {reward.name for reward in rewards if criteria_of([reward])}
+    found.stop = []
+    found.warnings = [sentence for sentence in found.warnings if sentence.split()[0] not in by_hand]
+    found.warnings.append(f"The run will wait for you in every step, with {config.completions_per_step} completions to score by hand.")
     return found
 
 
