@@ -128,7 +128,7 @@ def test_the_token_budget_changes_memory_and_never_the_gradient(make_trainer, lo
 
 def test_the_stop_token_is_trained_and_padding_is_not(make_trainer, policy):
     """A batch of one ended and one cut-off completion: the gradient is that of exactly the counted tokens."""
-    trainer = make_trainer(beta=0.0)
+    trainer = make_trainer(beta=0.0, max_completion_length=40)
     prompt = policy.prompt_ids("What is 1 + 2?", "")
     ids, mask = policy.pad_prompts([prompt])
 
@@ -142,6 +142,15 @@ def test_the_stop_token_is_trained_and_padding_is_not(make_trainer, policy):
     logps[0, 1].backward()
     assert any(p.grad.abs().max() > 0 for p in trainer.parameters)
     trainer.optimizer.zero_grad()
+
+    list(trainer._sample()), list(trainer._score())  # and of completions that the model wrote, the last token is the stop token
+    sampled, objective = trainer.batch.rollout, trainer._objective()
+    logps = policy.logps(sampled, trainer.adapter)[0].detach().requires_grad_()
+    objective.loss(logps, torch.zeros_like(logps))[0].backward()
+    ended = sampled.finished.nonzero().squeeze(1)
+    last = sampled.lengths[ended] - 1
+    assert len(ended) and set(sampled.completion_ids[ended, last].tolist()) <= set(policy.eos_ids)
+    assert (logps.grad[ended, last] != 0).any() and not logps.grad[~sampled.completion_mask.bool()].any()
 
 
 def test_cut_off_completions_can_be_masked_out(make_trainer):

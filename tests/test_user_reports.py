@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from lab.config import RunConfig
+from lab.forward.fast_path import FastPath
 from lab.grpo import POLICY_TERMS, grpo_loss
 from lab.policy import Policy
 from lab.rewards import resolve, score
@@ -35,7 +36,10 @@ def test_every_row_of_one_device_is_in_the_list():
     assert {report.row for report in REPORTS} | NOT_OF_ONE_DEVICE == set(range(1, 43))
 
 
-def test_dropout_of_a_continued_adapter_is_off_in_every_pass(make_trainer, tmp_path):
+@pytest.mark.parametrize("path", ["own layers", "the model's own forward"])
+def test_dropout_of_a_continued_adapter_is_off_in_every_pass(make_trainer, policy, tmp_path, monkeypatch, path):
+    if path == "the model's own forward":  # where PEFT's dropout would act
+        monkeypatch.setattr(policy, "fast", FastPath(None, False, "asked for"))
     first = make_trainer(max_steps=1)
     next(first)
     folder = first.save(tmp_path / "a")
