@@ -178,10 +178,11 @@ def evaluation_parts(evaluations: Sequence[dict[str, Any]], theme: Theme = LIGHT
         if points["base"]:  # the base does not change: its newest value, along the whole axis
             level = points["base"][-1][1]
             end = max(last_step or 0, *(e["step"] for e in evaluations), 1)
-            traces.append(_line([0, end], [level, level], dict(color=colour, width=1.2, dash=DASHES[1]), f"{name}, base") | dict(showlegend=False))
+            line = dict(color=colour, width=1.2, dash=DASHES[1])
+            traces.append(_line([0, end], [level, level], line, f"{name}, base") | dict(showlegend=False))
     layout = curve_layout(Curve("eval_accuracy", "held-out prompts", "share right", 3, top=1.02), theme, last_step=last_step)
-    layout |= dict(showlegend=len(traces) > 0, legend=dict(orientation="h", x=0, y=1, yanchor="bottom", font=dict(color=theme.ink_2, size=11)),
-                   margin=dict(l=38, r=12, t=30, b=22))
+    legend = dict(orientation="h", x=0, y=1, yanchor="bottom", font=dict(color=theme.ink_2, size=11))
+    layout |= dict(showlegend=len(traces) > 0, legend=legend, margin=dict(l=38, r=12, t=30, b=22))
     layout["xaxis"] |= dict(rangemode="tozero") if last_step is None else dict(range=[-0.02 * last_step, 1.02 * last_step])
     return traces, layout
 

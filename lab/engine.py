@@ -59,6 +59,7 @@ class Engine:
         self.machine: dict[str, Any] | None = (before.info if before else {}).get("machine")  # as it was last measured
         self._measured = False
         self.loading: dict[str, Any] | None = None
+        self.evaluating: dict[str, Any] | None = None  # the run whose own evaluation is being made, and the share that is done
         self._owed = 0.0  # seconds that samples took from training: it has them back before the next sample begins
         self._web = _LastSeen()
 
@@ -89,7 +90,8 @@ class Engine:
         """What the header strip shows; called from the heartbeat's thread."""
         at_work = next((w for w in list(self.runs.values()) if w.playing), None)
         return {"phase": self.phase, "run": at_work.run if at_work else None, "queue": len(self.samples), "loading": self.loading,
-                "identity": self.identity, "rss": psutil.Process().memory_info().rss, "memory_total": psutil.virtual_memory().total,
+                "evaluating": self.evaluating, "identity": self.identity, "rss": psutil.Process().memory_info().rss,
+                "memory_total": psutil.virtual_memory().total,
                 "machine": self.machine, **self.models.info()}
 
     # -- working

@@ -18,6 +18,7 @@ from lab.records import (
     ColdStartStep,
     Completion,
     EvaluationFailed,
+    EvaluationProgress,
     EvaluationRecord,
     Group,
     GroupSampled,
@@ -37,6 +38,8 @@ from lab.training.sampling import sample_group
 if TYPE_CHECKING:
     from lab.engine import Engine
     from lab.policy import Policy
+
+WAITING = "Waiting for scores given by hand."
 
 
 def start_run(engine: Engine, run: Run, *, resume: bool) -> RunWork:
@@ -89,6 +92,7 @@ class RunWork:
         self._live: LiveTexts | None = None
         self._saved_at: int | None = None
         self._unscored = False  # completions wait for their scores
+        self._asked: tuple[str, dict[str, float]] | None = None  # completions and criteria that a person was last asked about
         self._planned: dict[str, Any] | None = None  # the plan as it stands in the store
         self._repeat_changes()
 
@@ -148,6 +152,7 @@ class RunWork:
         self._leave(status, why)
 
     def _take(self, event: Any) -> None:
+        self._tell_evaluating(event)
         match event:
             case None:
                 self.end("finished", self.trainer.stopped)
@@ -179,6 +184,9 @@ class RunWork:
             self.trainer.give_scores(self._given.pop(told))
             return
         self._unscored = True
+        if (asked := (told, event.criteria)) == self._asked:  # told to go on without them
+            return self.pause(WAITING)
+        self._asked = asked
         self._folder.checkpoint(self.trainer)
         self._saved_at = self.trainer.step
         shown = [{"index": g.index, "prompt": g.prompt, "completions": [
@@ -186,7 +194,7 @@ class RunWork:
             for g in event.groups]
         self._store.add_event(self.run, event.step, "awaiting_scores", {"id": told, "criteria": event.criteria, "groups": shown},
                               attempt=self._attempt)
-        self.pause("Waiting for scores given by hand.")
+        self.pause(WAITING)
 
     def _begin_live(self, event: TokensSampled) -> LiveTexts:
         rollout = self._store.begin_rollout(owner=self._owner, kind="train", prompts=event.prompts, run=self.run, attempt=self._attempt,
@@ -206,6 +214,12 @@ class RunWork:
             self._steps_left -= 1
             if self._steps_left == 0:
                 self.pause()
+
+    def _tell_evaluating(self, event: Any) -> None:
+        if isinstance(event, EvaluationProgress):
+            self._engine.evaluating = {"run": self.run, "share": event.share}
+        elif self._engine.evaluating and self._engine.evaluating["run"] == self.run:
+            self._engine.evaluating = None
 
     def _keep_plan(self) -> None:
         report = self.trainer.plan_ahead().report

@@ -20,7 +20,8 @@ PROMPTS = ("What is 1 + 1?", "What is 2 + 2?", "What is 3 + 3?")
 def answers(rights, of=1):
     """A group for each prompt; `rights[i]` of its `of` completions are right."""
     return [Group(i, prompt, [1], {"answer": str(2 * i + 2)},
-                  [Completion(k, f"<answer>{k}</answer>", [5, 6], True, {"accuracy": float(k < right)}, float(k < right)) for k in range(of)])
+                  [Completion(k, f"<answer>{k}</answer>", [5, 6], True, {"accuracy": float(k < right)}, float(k < right))
+                   for k in range(of)])
             for i, (prompt, right) in enumerate(zip(PROMPTS, rights, strict=True))]
 
 
@@ -64,12 +65,19 @@ def test_evaluations_are_told_by_step_with_how_much_they_rest_on(run):
                                                                      "pass@4, base"]
 
 
+def test_an_evaluation_that_failed_is_told_with_its_reason():
+    run = write_run(store(), owner=ALICE, steps=2, status="finished", with_groups=False)
+    store().add_event(run, 2, "evaluation_failed", {"message": "accuracy: no answer."})
+    assert get(f"/api/runs/{run}/evaluations")["failed"] == [{"step": 2, "message": "accuracy: no answer."}]
+
+
 def test_an_evaluation_opens_down_to_its_prompts_and_completions(run):
     answer = get(f"/api/runs/{run}/evaluations/10")
     assert answer["base_step"] == 0  # the base's own evaluation, made before the first step, answered the same prompts
     first = answer["prompts"][0]
     assert first["prompt"] == PROMPTS[0] and first["answer"] == "2"
-    assert (first["base"]["right"], first["tuned"]["right"], first["base"]["sampled_right"], first["tuned"]["sampled"]) == (True, False, 2, 4)
+    base, tuned = first["base"], first["tuned"]
+    assert (base["right"], tuned["right"], base["sampled_right"], tuned["sampled"]) == (True, False, 2, 4)
     assert (answer["gained"], answer["lost"]) == ([1, 2], [0])
     sampled = get(f"/api/runs/{run}/evaluations/10/prompts/2")
     assert [c["right"] for c in sampled["tuned"]] == [True, True, False, False] and sampled["base"][3]["text"] == "<answer>3</answer>"
@@ -86,11 +94,13 @@ def test_an_evaluation_is_asked_for_with_its_own_settings_only(run):
     answer = order(run, "evaluate", config={"eval_prompts": "16", "eval_samples": "4"})
     assert store().command(answer.json()["command"]).args == {"config": {"eval_prompts": 16, "eval_samples": 4}}
     assert "no setting of an evaluation" in order(run, "evaluate", config={"beta": "0"}).json()["error"]
-    assert "Held-out prompts (eval_prompts) is 0: the smallest value is 1" in order(run, "evaluate", config={"eval_prompts": "0"}).json()["error"]
+    refused = order(run, "evaluate", config={"eval_prompts": "0"}).json()["error"]
+    assert "Held-out prompts (eval_prompts) is 0: the smallest value is 1" in refused
 
 
 def test_a_branch_takes_what_was_typed_and_is_checked_before_the_engine_sees_it(run):
-    answer = order(run, "branch", step=10, config={"learning_rate": "1e-3", "max_steps": "50", "rewards": ["accuracy"], "reward_weights": ""})
+    typed = {"learning_rate": "1e-3", "max_steps": "50", "rewards": ["accuracy"], "reward_weights": ""}
+    answer = order(run, "branch", step=10, config=typed)
     args = store().command(answer.json()["command"]).args
     assert args == {"step": 10, "config": {"learning_rate": 1e-3, "max_steps": 50, "rewards": ["accuracy"], "reward_weights": None}}
     refused = order(run, "branch", step=10, config={"temperature": "0"})

@@ -12,7 +12,6 @@ import * as theme from "./theme.js";
 
 const REST = 3000; // milliseconds between two looks while steps arrive
 const CONFIG = { displayModeBar: false, showSendToCloud: false, responsive: true };
-const MOST_KS = 4; // columns for pass@k
 let known = empty(), parts = null, seen = "", looked = 0, waiting = null, opened = null;
 
 export function mount() {
@@ -28,7 +27,7 @@ export function mount() {
 }
 
 function empty() {
-  return { run: null, rows: [], ks: [], figure: null, settings: {} };
+  return { run: null, rows: [], ks: [], failed: [], figure: null, settings: {} };
 }
 
 function makeParts() {
@@ -38,14 +37,15 @@ function makeParts() {
   const act = el("button.small", { type: "button", onclick: () => evaluate() }, "Evaluate now");
   const bar = el("i"), share = el("span"), track = el("div.track", { role: "progressbar", "aria-label": "Held-out prompts answered",
     "aria-valuemin": 0, "aria-valuemax": 100 }, bar);
-  const going = el("div.going", { hidden: true }, track, share, el("button.small", { type: "button", onclick: () => cancel() }, "Cancel"));
+  const stop = el("button.small", { type: "button", onclick: () => cancel() }, "Cancel");
+  const going = el("div.going", { hidden: true }, track, share, stop);
   const ask = el("div.ask", {}, prompts, el("span", {}, "prompts ×"), samples, el("span", {}, "samples"), act);
   const note = el("p.note"), body = el("div.table"), plot = el("div.plot");
   const figure = el("figure", { "data-metric": "eval_accuracy", "data-step": "", "data-value": "", tabindex: 0 }, plot);
   const both = el("div.both", { hidden: true }, body, figure), answers = makeAnswers();
   const panel = el("section.evaluations.panel", { "aria-label": "Evaluations" },
     el("header", {}, el("b", {}, "Held-out prompts"), el("span.quiet", {}, "base beside tuned"), going, ask), note, both, answers.node);
-  return { panel, prompts, samples, act, ask, going, bar, share, track, note, body, both, figure, plot, answers };
+  return { panel, prompts, samples, act, ask, going, stop, bar, share, track, note, body, both, figure, plot, answers };
 }
 
 /** Is something new to be fetched, and how far is an evaluation that was asked for? */
@@ -102,10 +102,16 @@ function draw() {
   const why = possible();
   set(parts.act, { "aria-disabled": why === true ? null : "true", title: why === true ? null : why });
   drawProgress(open);
-  say(parts.note, known.rows.length || !own ? "" : "Not evaluated yet. The base and the tuned model answer the same prompts, which training "
-    + "never sees: once greedily, and as often as you say by chance.");
+  say(parts.note, noteOf(own));
   set(parts.both, { hidden: !known.rows.length });
   if (known.rows.length) drawTable();
+}
+
+function noteOf(own) {
+  const failed = known.failed.at(-1);
+  if (failed) return `The evaluation at step ${failed.step} failed, and the training went on: ${failed.message}`;
+  return known.rows.length || !own ? "" : "Not evaluated yet. The base and the tuned model answer the same prompts, which training "
+    + "never sees: once greedily, and as often as you say by chance.";
 }
 
 function possible() {
@@ -115,8 +121,16 @@ function possible() {
   return run?.step ? true : "Train a step first.";
 }
 
+/** Of an evaluation that was asked for, or of one that the run makes by itself between two steps. */
 function drawProgress(open) {
-  set(parts.going, { hidden: !open });
+  const own = runs.isAlive() && poll.state.engine.info?.evaluating, mine = own?.run === poll.state.run?.id ? own : null;
+  set(parts.going, { hidden: !open && !mine });
+  set(parts.stop, { hidden: !open });
+  if (!open && mine) {
+    set(parts.track, { "aria-valuenow": Math.round(100 * mine.share) });
+    set(parts.bar, { style: { width: `${Math.round(100 * mine.share)}%` } });
+    return say(parts.share, "the run answers held-out prompts");
+  }
   if (!open) return;
   const percent = Math.round(100 * (open.result?.share ?? 0));
   set(parts.track, { "aria-valuenow": percent });
@@ -126,13 +140,13 @@ function drawProgress(open) {
 
 /** One row per step, base → tuned in every cell. */
 function drawTable() {
-  const ks = known.ks.length > MOST_KS ? [...known.ks.slice(0, MOST_KS - 1), known.ks.at(-1)] : known.ks;
+  const ks = known.ks;
   const steps = [...new Set(known.rows.map((row) => row.step))].reverse();
   const key = JSON.stringify([known.rows, opened]);
   if (parts.body.dataset.drawn === key) return;
   parts.body.dataset.drawn = key;
   const focused = document.activeElement?.closest?.("tr")?.dataset.step;
-  const head = ["step", "greedy accuracy", "gain", ...ks.map((k) => `pass@${k}`), "prompts × samples", ""];
+  const head = ["step", "greedy accuracy", "gain", ...ks.map((k) => `pass@${k}`), "prompts × samples"];
   fill(parts.body, el("table", {}, el("caption", {}, "Base → tuned: shares of the held-out prompts. Dotted in the figure: the base."),
     el("thead", {}, el("tr", {}, head.map((text) => el("th", { scope: "col" }, text)))),
     el("tbody", {}, steps.map((step) => drawStep(step, ks)))));
@@ -145,12 +159,12 @@ function drawStep(step, ks) {
     tuned ? el("b", {}, fixed(of(tuned) ?? null, 3)) : null);
   const gain = base && tuned && base.accuracy !== null && tuned.accuracy !== null ? signed(tuned.accuracy - base.accuracy) : NONE;
   return el("tr", { "data-step": step, "data-accuracy": tuned?.accuracy ?? "", "data-base": base?.accuracy ?? "" },
-    el("th", { scope: "row" }, tuned ? String(step) : `${step}, base only`), pair((row) => row.accuracy), el("td", {}, gain),
+    el("th", { scope: "row" }, el("span.step", {}, tuned ? String(step) : "base"),
+      el("button.link", { type: "button", "aria-expanded": String(opened === step), onclick: () => open(step) },
+        opened === step ? "Close" : "Open", el("span.spoken", {}, ` step ${step}`))), pair((row) => row.accuracy), el("td", {}, gain),
     ks.map((k) => pair((row) => row.pass[k])),
     el("td.quiet", { title: `${some.prompts} prompts, once greedily and ${some.samples} times by chance` },
-      `${some.prompts} × ${some.samples}`),
-    el("td", {}, el("button.link", { type: "button", "aria-expanded": String(opened === step), onclick: () => open(step) },
-      opened === step ? "Close" : "Open", el("span.spoken", {}, ` step ${step}`))));
+      `${some.prompts} × ${some.samples}`));
 }
 
 /** The base's own evaluation at this step, or one that answered as much. */

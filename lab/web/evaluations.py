@@ -25,6 +25,8 @@ def evaluations_view(store: Store, run: Run, theme: charts.Theme) -> dict[str, A
     data, layout = charts.evaluation_parts(drawn, theme, last_step=run.config.get("max_steps"))
     return {"run": run.id, "step": run.step, "status": run.status, "rows": [_row(store, e) for e in found],
             "ks": sorted({k for e in found for k in _pass_at(e)}), "figure": {"data": data, "layout": layout},
+            "failed": [{"step": event.step, "message": event.data["message"]} for event in store.events(run.id)
+                       if event.kind == "evaluation_failed"],
             "settings": {name: run.config.get(name) for name in ("eval_steps", "eval_prompts", "eval_samples", "eval_temperature")}}
 
 

@@ -77,6 +77,8 @@ def test_every_tab_stop_of_the_forms_has_a_name(page, lab):
         && !node.closest('.wire') && !node.getAttribute('aria-label') && !node.title && !node.textContent.trim() && !node.labels?.length)
         .map((node) => node.outerHTML.slice(0, 120))"""
     assert page.evaluate(nameless) == []
+    expect(page.locator("#train-rewards").get_by_role("button", name="Remove accuracy", exact=True)).to_be_visible()
+    expect(page.locator("#train-rewards").get_by_role("button", name="Remove all", exact=True)).to_be_visible()
     page.get_by_role("tab", name="Lab").click()
     page.wait_for_selector("#lab-rewards input")
     assert page.evaluate(nameless) == []
