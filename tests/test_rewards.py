@@ -228,9 +228,9 @@ def test_the_builtin_steps_reward_can_judge_each_equation_where_it_ends():
 
 
 def test_the_total_is_the_weighted_sum():
-    # .8·1 + .2·0 and .8·0 + .2·1
-    made = scored([lambda completions, **k: [1, 0], lambda completions, **k: [0, 1]], ["a", "b"], weights=(0.8, 0.2))
-    assert [c.reward for c in made.completions] == [0.8, 0.2]
+    # .8·1 + .2·½ and .8·½ + .2·1
+    made = scored([lambda completions, **k: [1, 0.5], lambda completions, **k: [0.5, 1]], ["a", "b"], weights=(0.8, 0.2))
+    assert [c.reward for c in made.completions] == pytest.approx([0.9, 0.6])
 
 
 def test_none_is_not_a_zero():
