@@ -124,9 +124,12 @@ def test_a_sample_whose_reward_breaks_keeps_its_texts(engine, store, tmp_path):
 
 
 def test_a_sample_is_cancelled_while_it_is_written_and_while_it_waits(engine, store):
-    slow = dict(num_generations=64, max_completion_length=200, num_threads=1)
+    # hot, so that no completion ends by itself: 64 texts of 400 tokens cannot be finished before they are cancelled
+    slow = dict(num_generations=64, max_completion_length=400, temperature=5.0, num_threads=1)
     writing, waiting = sample(engine, config=slow), sample(engine, config=slow)
     until(store.live, engine)
+    for cancel in [store.send_command("cancel", {"command": command.id}) for command in (waiting, writing)]:
+        ended(engine, cancel)
     for command in (waiting, writing):
         ended(engine, store.send_command("cancel", {"command": command.id}))
         assert ended(engine, command).status == "cancelled" and store.rollout(command.result["rollout"]).status == "cancelled"
