@@ -59,6 +59,8 @@ function draw() {
     ` from step ${branch.step}`]));
   set(parts.branching, { hidden: !can });
   set(parts.further, { hidden: !can || !ended });
+  const why = runs.isAlive() ? "Stop the run first, or let it finish." : null;
+  set(parts.branch, { "aria-disabled": why || busy ? "true" : null, title: why });
   drawSteps();
 }
 
@@ -77,6 +79,7 @@ function runLink({ id, name }) {
 
 /** A new run from the chosen checkpoint; the page then shows it. */
 async function branchHere() {
+  if (runs.isAlive()) return;
   await once(async () => {
     const config = await forms.values("train");
     const answer = await runs.send("branch", { step: Number(parts.step.value), config });
@@ -93,11 +96,11 @@ async function goOn() {
 async function once(act) {
   if (busy) return;
   busy = true;
-  set(parts.branch, { "aria-disabled": "true" });
+  draw();
   try {
     await act();
   } finally {
     busy = false;
-    set(parts.branch, { "aria-disabled": null });
+    draw();
   }
 }

@@ -24,7 +24,8 @@ def run_view(run: Run) -> dict[str, Any]:
             "max_steps": run.config.get("max_steps"), "model": run.config.get("model"), "task": task_name(run.config.get("task")),
             "prompts": run.config.get("prompts_per_step"), "group_size": run.config.get("num_generations"),
             "seed": run.config.get("seed"), "way": {name: run.config.get(name) for name in WAY},
-            "parent": run.parent, "parent_step": run.parent_step, "error": run.error, "created": run.created, "updated": run.updated, "info": run.info}
+            "parent": run.parent, "parent_step": run.parent_step, "error": run.error,
+            "created": run.created, "updated": run.updated, "info": run.info}
 
 
 def run_details(run: Run, events: list[RunEvent]) -> dict[str, Any]:
