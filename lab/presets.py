@@ -62,6 +62,10 @@ def _first_runs() -> list[Preset]:
         Preset("digit-sum", "Short and right", "A model that speaks learns to answer sums briefly, and gets more of them "
                "right on the way.", "Measured with SmolLM2 135M.", "first run",
                {**smollm2, "task": "digit_sum", "rewards": ("accuracy(source='number')", "word_penalty")}),
+        Preset("debate", "Debate, scored by you", "Four statements on a motion: the run waits until you have scored each on a small "
+               "rubric, then learns what you liked.", "One step measured with SmolLM2 135M.", "first run",
+               {**smollm2, "task": "debate", "rewards": ("by_hand",), "num_generations": 4, "prompts_per_step": 1,
+                "max_completion_length": 64, "learning_rate": 1e-4, "beta": 0.04}),
     ]
 
 
