@@ -231,6 +231,8 @@ class RunConfig:
                            trl=500, low=1)
     store_tokens: bool = knob(True, "Store token arrays", "Keep log-probabilities, entropy and KL of every token, so that each "
                               "number can be opened.", group="keeping")
+    keep_token_steps: int = knob(1000, "Token arrays of", "Newest steps whose token arrays are kept, so that the store stops growing by "
+                                 "them; older steps keep texts, rewards and metrics. 0: all steps.", group="keeping", low=0)
 
     def __post_init__(self):
         for name in REWARD_FIELDS:

@@ -205,7 +205,7 @@ class RunWork:
         rollout = self._live.rollout if self._live else None
         config = self.trainer.config
         self._store.write_step(self.run, step, attempt=self._attempt, rollout=rollout, seconds=step.metrics.get("step_time"),
-                               tokens=config.store_tokens)
+                               tokens=config.store_tokens, keep_token_steps=config.keep_token_steps)
         self._live, self._unscored = None, False
         self._repeat_changes()
         if self.trainer.step % config.save_steps == 0:

@@ -13,10 +13,13 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from lab.forward import fast_path, packing
 from lab.forward.adapters import Adapters
@@ -153,9 +156,14 @@ class Policy:
         return hidden[:, prompt_length - 1 : -1][rollout.completion_mask.bool()]  # the position before each completion token
 
     def compute_layers_twice(self, on: bool) -> None:
-        """Compute our own layers again in the backward pass instead of keeping their inside. Changes memory, never a number."""
+        """Compute layers again in the backward pass instead of keeping their inside. Changes memory, never a number."""
         if isinstance(self.fast.body, LlamaBody):
             self.fast.body.twice = on
+        again = partial(checkpoint, use_reentrant=False, preserve_rng_state=False, context_fn=self.adapters.once_more)
+        for layer in self.model.modules():
+            if isinstance(layer, GradientCheckpointingLayer):
+                # The flag of the layer itself alone: what is in it stays in eval mode, without dropout.
+                layer.gradient_checkpointing, layer.training, layer._gradient_checkpointing_func = on, on, again
 
     def micro_batches(self, rollout: Rollout, max_tokens: int) -> Iterator[Tensor]:
         """Row indices in batches of at most `max_tokens` tokens in one forward (one row at least)."""

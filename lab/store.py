@@ -23,7 +23,7 @@ from typing import Any
 from lab.records import EvaluationRecord, Group, StepRecord
 from lab.storage.database import Database
 from lab.storage.evaluations import Evaluation, insert_evaluation, select_evaluations
-from lab.storage.groups import insert_arrays, insert_groups, select_groups
+from lab.storage.groups import drop_arrays, insert_arrays, insert_groups, select_groups
 from lab.storage.rows import Command, Live, Process, Rollout, Run, RunEvent, Steps, record_of, to_json
 
 FILE_NAME = "lab.sqlite3"
@@ -90,12 +90,13 @@ class Store(Database):
     # -- steps
 
     def write_step(self, run: str, record: StepRecord, *, attempt: int | None = None, rollout: int | None = None,
-                   seconds: float | None = None, tokens: bool = True) -> int:
+                   seconds: float | None = None, tokens: bool = True, keep_token_steps: int = 0) -> int:
         """One step in one transaction: update, rollout, groups, completions, token arrays. Returns the rollout's id.
 
         `rollout` is the one begun for this step's partial texts, if any; they are cleared here. `attempt` None is the
         run's newest. A record with iteration > 0 used the rollout of the step before again: its groups are not written
-        twice, only what the update changed (log-probabilities and entropy). Raises KeyError for an unknown run.
+        twice, only what the update changed (log-probabilities and entropy). Token arrays of the newest `keep_token_steps`
+        steps stay (0: of all). Raises KeyError for an unknown run.
         """
         with self._write() as db:
             owner, newest = self._owner_and_attempt(db, run)
@@ -112,6 +113,8 @@ class Store(Database):
                     insert_arrays(db, rollout, record.groups, record.iteration, skip=REUSED_ARRAYS)
             db.execute("INSERT INTO updates VALUES (?,?,?,?,?,?,?,?)", (run, attempt, record.step, record.iteration, rollout,
                                                                        to_json(record.metrics), seconds, time.time()))
+            if keep_token_steps:
+                drop_arrays(db, run, record.step - keep_token_steps)
             db.execute("UPDATE runs SET updated=? WHERE id=?", (time.time(), run))
         return rollout
 

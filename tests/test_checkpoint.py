@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 from lab.config import LOSS_TYPES
 from lab.models.registry import ModelError
@@ -185,3 +186,34 @@ def test_a_checkpoint_can_replace_an_older_one_and_holds_nothing_executable(make
 def test_not_a_checkpoint_is_said_in_a_sentence(policy, tmp_path):
     with pytest.raises(ModelError, match="not a checkpoint"):
         Trainer.load(tmp_path, policy=policy)
+
+
+def changed_state(folder, **policy):
+    """A checkpoint that was made with a model loaded otherwise."""
+    file = folder / "trainer.json"
+    state = json.loads(file.read_text())
+    state["policy"] |= policy
+    file.write_text(json.dumps(state))
+
+
+def test_what_was_left_open_stays_as_it_was_decided_when_the_run_began(make_trainer, tmp_path):
+    trainer = make_trainer(max_steps=2)
+    next(trainer)
+    folder = trainer.save(tmp_path / "saved")
+    changed_state(folder, dtype="bfloat16", way="own")  # on this machine both would be decided otherwise today
+    again = Trainer.load(folder, rewards=trainer.config.rewards)
+    assert trainer.config.dtype == "auto" and again.policy.dtype == torch.bfloat16
+    assert again.policy.fast.way == "own" and again.policy.resolved["threads"] == trainer.policy.resolved["threads"]
+    assert again.not_as_before is None
+
+
+def test_a_resume_that_computes_otherwise_says_that_it_is_not_bit_equal(make_trainer, policy, tmp_path):
+    trainer = make_trainer(max_steps=2)
+    next(trainer)
+    folder = trainer.save(tmp_path / "saved")
+    changed_state(folder, torch="1.0", way="plain", threads=10**6)  # more threads than there are: not asked for
+    again = Trainer.load(folder, policy=policy, adapter="again", rewards=trainer.config.rewards)
+    make_trainer.adopt(again)
+    assert "version of torch 1.0 before" in again.not_as_before and "way of computing plain before" in again.not_as_before
+    assert again.config.num_threads == 0
+    next(again)

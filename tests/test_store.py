@@ -68,6 +68,15 @@ def test_token_arrays_are_exact_float32(store, run):
     assert store.tokens(run, 1, 0).completions[0].arrays["logps"].tobytes() == values.tobytes()
 
 
+def test_token_arrays_stay_only_with_the_newest_steps(store, run):
+    for step in range(1, 7):  # 3 and 4 are two uses of one rollout
+        store.write_step(run, make_step(step, iteration=int(step == 4)), keep_token_steps=2)
+    stored = [step for step in range(1, 7) if store.tokens(run, step, 0).completions[0].arrays]
+    # After step 6 those of 5 and 6 stay; the rollout of 3 and 4 went when 4 had to go.
+    assert stored == [5, 6]
+    assert store.step(run, 1).groups[1].completions[3].text == "answer 1.0" and store.step(run, 1).metrics["reward"] == 1.0
+
+
 def test_without_tokens_everything_else_is_kept(store, run):
     store.write_step(run, make_step(1), tokens=False)
     completion = store.step(run, 1, arrays=True).groups[0].completions[0]

@@ -34,7 +34,8 @@ class Adapters:
         self._targets = _linear_layers(model)
         self._configs: dict[str, peft.LoraConfig] = {}
         self._layers: list[BaseTunerLayer] = []
-        self._active: str | None = None
+        self._active: str | None = None  # set in PEFT's layers, whether they are switched on or not
+        self._now: str | None = None  # inside `active`
 
     def __contains__(self, name: str) -> bool:
         return name in self._configs
@@ -110,10 +111,16 @@ class Adapters:
     def active(self, name: str | None) -> Iterator[None]:
         """Inside, every forward uses this adapter; None is the bare base. Leave it before handing control away."""
         self._switch(name)
+        self._now = name
         try:
             yield
         finally:
+            self._now = None
             self._switch_off()
+
+    def once_more(self) -> tuple[contextlib.AbstractContextManager, contextlib.AbstractContextManager]:
+        """For a layer that is computed again in the backward pass, outside of `active`: nothing now, then the adapter of now."""
+        return contextlib.nullcontext(), self.active(self._now)
 
     def _switch(self, name: str | None) -> None:
         if name is None:
@@ -145,7 +152,8 @@ class Adapters:
         self._layers = [m for m in self._model.modules() if isinstance(m, BaseTunerLayer)]
         self._configs[name] = config
         self._active = None
-        self._model.eval()
+        for layer in self._layers:
+            layer.eval()
         parameters = self.parameters(name)
         if not parameters:
             raise ModelError("The adapter has no trainable parameter, so nothing would be learned.")

@@ -97,22 +97,33 @@ def _without_progress_bar() -> Iterator[None]:
 
 
 def _load_plain(folder: Path, dtype: torch.dtype, device: torch.device) -> transformers.PreTrainedModel:
-    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **_ALWAYS).to(device=device)
+    return _from_pretrained(folder, dtype=dtype).to(device=device)
 
 
 def _load_4bit(folder: Path, compute: torch.dtype, device: torch.device) -> transformers.PreTrainedModel:
     settings = transformers.BitsAndBytesConfig(
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=compute
     )
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        folder, dtype=compute, quantization_config=settings, device_map={"": str(device)}, **_ALWAYS
-    )
+    model = _from_pretrained(folder, dtype=compute, quantization_config=settings, device_map={"": str(device)})
     keep_4bit_weights_differentiable(model)
     return model
 
 
-# SDPA is exact and everywhere; code from a model repository is never run.
-_ALWAYS: dict[str, Any] = dict(attn_implementation="sdpa", trust_remote_code=False, use_safetensors=True)
+def _from_pretrained(folder: Path, **settings: Any) -> transformers.PreTrainedModel:
+    """With SDPA, which is exact and nearly everywhere; with the model's own attention where it cannot do with SDPA.
+
+    Code from a model repository is never run.
+    """
+    config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    attention = "eager" if _needs_own_attention(config) else "sdpa"
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation=attention, trust_remote_code=False,
+                                                             use_safetensors=True, **settings)
+
+
+def _needs_own_attention(config: transformers.PretrainedConfig) -> bool:
+    """Gemma 2 caps attention scores, which SDPA would silently leave out; other families have no SDPA at all."""
+    kind = transformers.MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    return bool(getattr(config.get_text_config(), "attn_logit_softcapping", None)) or not getattr(kind, "_supports_sdpa", True)
 
 
 def keep_4bit_weights_differentiable(model: torch.nn.Module) -> None:

@@ -31,6 +31,12 @@ def insert_arrays(db: sqlite3.Connection, rollout: int, groups: list[Group], ite
                     for g in groups for c in g.completions for name in c.arrays if name not in skip])
 
 
+def drop_arrays(db: sqlite3.Connection, run: str, step: int) -> None:
+    """Take the token arrays off one step of a run, unless the next step used its rollout too. SQLite fills the room again."""
+    db.execute("DELETE FROM token_arrays WHERE rollout IN (SELECT rollout FROM updates WHERE run=? AND step=? AND rollout NOT IN "
+               "(SELECT rollout FROM updates WHERE run=? AND step=?))", (run, step, run, step + 1))
+
+
 def _array(name: str, arrays: dict[str, np.ndarray]) -> tuple[str, bytes]:
     """dtype and blob. On-policy the old log-probabilities are the new ones: then only that is written, a fifth less."""
     values = np.ascontiguousarray(arrays[name], dtype="<f4").tobytes()

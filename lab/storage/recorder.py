@@ -63,7 +63,8 @@ def recording(trainer: Trainer, name: str, runs_dir: str | os.PathLike | None = 
             if trainer.planning.report is not report:
                 report = trainer.planning.report
                 keep_plan(store, run, report)
-            store.write_step(run, step, seconds=step.metrics.get("step_time"), tokens=trainer.config.store_tokens)
+            store.write_step(run, step, seconds=step.metrics.get("step_time"), tokens=trainer.config.store_tokens,
+                             keep_token_steps=trainer.config.keep_token_steps)
             if trainer.step % trainer.config.save_steps == 0:
                 folder.checkpoint(trainer)
                 saved = trainer.step

@@ -65,12 +65,12 @@ def completion_view(c: Completion) -> dict[str, Any]:
 
 
 def tokens_view(group: Group) -> dict[str, Any]:
-    """A group with the arrays of every token (float32, one value per token id)."""
+    """A group with the arrays of every token (float32, one value per token id), or `stored` false where they were not kept."""
     view = group_view(group)
     for shown, completion in zip(view["completions"], group.completions, strict=True):
         shown["token_ids"] = completion.token_ids
         shown["arrays"] = {name: [float(value) for value in values] for name, values in completion.arrays.items()}
-    return view | {"prompt_ids": group.prompt_ids}
+    return view | {"prompt_ids": group.prompt_ids, "stored": any(c.arrays for c in group.completions)}
 
 
 def sample_view(rollout: Rollout, groups: list[Group]) -> dict[str, Any]:
