@@ -11,7 +11,7 @@ import * as tabs from "./tabs.js";
 import { whenThere } from "./dom.js";
 
 const PAUSE = 500; // milliseconds without a key until the draft is kept and read
-let timer = null, waiting = null, begun = false;
+let timer = null, waiting = null, begun = false, saves = 0;
 
 export function mount() {
   [editor, source, functions, hostile, rows].forEach((part) => part.mount({ save, put }));
@@ -90,19 +90,20 @@ async function keep() {
 export async function save() {
   if (!begun) return;
   clearTimeout(timer);
-  const started = performance.now(), source = state.source;
+  const started = performance.now(), source = state.source, mine = ++saves;
   state.busy = true;
   state.problem = null;
   tell("busy");
   try {
     const answer = await api.post("api/rewards/bench", { source, functions: state.others, on: chosen(), against: state.against });
+    if (mine !== saves) return; // a newer save of this page is on its way
+    if (answer.overtaken) return fail(new Error("Another page of yours saved meanwhile: save here once more."));
     const took = (performance.now() - started) / 1000;
     Object.assign(state, { result: answer, check: answer.check, saved: source, busy: false, took });
     reckon();
     tell("result");
   } catch (error) {
-    if (error.status === 409) return; // a newer save is on its way
-    fail(error);
+    if (mine === saves) fail(error);
   }
 }
 

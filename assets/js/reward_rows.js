@@ -102,7 +102,7 @@ function drawGroup(node, group, scale) {
   fill(head, el("i.caret"), el("span.prompt", { title: group.prompt }, group.prompt || "(no prompt)"), makeDots(group, scale),
     el("span", {}, "mean ", el("b", {}, fixed(group.mean, 3))),
     el("span", {}, "std ", el("b", {}, fixed(group.std, 4))),
-      el("span.say", {}, group.failed.length ? el("span.chip.bad", {}, `${count(group.failed.length, "row")} without a score`)
+      el("span.say", {}, group.failed.length ? el("span.chip.bad", {}, `${group.failed.length} unscored`)
       : null,
       group.dead ? el("span", {}, deadWords(group)) : null), group.dead || group.mean === null
         ? el("span.verdict", {}, el("i.tri.none"), "no signal")

@@ -171,7 +171,9 @@ def command_run(lab: Lab, owner: str, run_id: str, kind: str, args: dict[str, An
         raise ActionError("This run is a recording: start one of your own with Train.", 409)
     read = {"change": _changes, "branch": _branch, "evaluate": _evaluation, "resume_run": _more_steps}
     if kind in read:
-        args = read[kind](lab, run, lab.with_versions(owner, args))
+        asked = args.get("config")
+        args = {**lab.with_versions(owner, args), **({"config": lab.with_versions(owner, asked)} if isinstance(asked, dict) else {})}
+        args = read[kind](lab, run, args)
     if kind == "branch":
         _none_going(lab, owner)
     return {"command": lab.store.send_command(kind, args, owner=owner, run=run_id).id}

@@ -18,7 +18,7 @@ from lab.records import Completion, Group
 from lab.rewards.by_hand import ScoreError, checked_ratings
 from lab.store import Run, RunEvent
 from lab.web.actions import ActionError, Lab
-from lab.web.routes import Owner, TheLab, _json, _only, _part
+from lab.web.routes import Owner, TheLab, json_answer, only_known, part_of
 
 router = APIRouter(prefix="/api/runs/{run_id}/scores")
 
@@ -26,13 +26,13 @@ router = APIRouter(prefix="/api/runs/{run_id}/scores")
 @router.get("")
 def show_waiting(request: Request, run_id: str, owner: Owner, lab: TheLab) -> Response:
     store, run = lab.find(owner, run_id)
-    return _json(request, {"run": run.id, "waiting": waiting(run, store.events(run.id))})
+    return json_answer(request, {"run": run.id, "waiting": waiting(run, store.events(run.id))})
 
 
 @router.post("")
 def give(request: Request, run_id: str, owner: Owner, lab: TheLab, body: Annotated[dict[str, Any], Body()]) -> Response:
-    _only(body, "id", "scores")
-    return _json(request, give_scores(lab, owner, run_id, _part(body, "id", str, ""), _part(body, "scores", list, [])))
+    only_known(body, "id", "scores")
+    return json_answer(request, give_scores(lab, owner, run_id, part_of(body, "id", str, ""), part_of(body, "scores", list, [])))
 
 
 def waiting(run: Run, events: Iterable[RunEvent]) -> dict[str, Any] | None:

@@ -30,7 +30,7 @@ from lab.tasks.read_apart import fetched_apart, read_upload
 from lab.tasks.tables import UPLOAD, csv_text
 from lab.web import actions, data
 from lab.web.actions import ActionError, Lab
-from lab.web.routes import Owner, TheLab, _json, _only, _part
+from lab.web.routes import Owner, TheLab, json_answer, only_known, part_of
 
 router = APIRouter(prefix="/api")
 READING = asyncio.Semaphore(2)  # files read at the same time: each may take a core and two gigabytes
@@ -38,7 +38,7 @@ READING = asyncio.Semaphore(2)  # files read at the same time: each may take a c
 
 @router.get("/data")
 def list_data(request: Request, owner: Owner, lab: TheLab) -> Response:
-    return _json(request, {"datasets": data.datasets(lab, owner), "sources": data.sources()})
+    return json_answer(request, {"datasets": data.datasets(lab, owner), "sources": data.sources()})
 
 
 @router.post("/data/upload")
@@ -52,13 +52,13 @@ async def upload(request: Request, owner: Owner, lab: TheLab, name: str) -> Resp
                 if size > UPLOAD.file_bytes:
                     raise ActionError(f"The file has more than {UPLOAD.file_bytes / 1e6:,.0f} MB. Take a part of it.", 413)
                 file.write(piece)
-        return _json(request, await _kept(lab, owner, Path(name).name or "file", read_upload, path, name))
+        return json_answer(request, await _kept(lab, owner, Path(name).name[-80:] or "file", read_upload, path, name))
 
 
 @router.post("/data/fetch")
 async def fetch(request: Request, owner: Owner, lab: TheLab, body: Annotated[dict[str, Any], Body()]) -> Response:
-    _only(body, "id", "config", "split", "rows")
-    hub_id = _part(body, "id", str, "").strip()
+    only_known(body, "id", "config", "split", "rows")
+    hub_id = part_of(body, "id", str, "").strip()
     rows = str(body.get("rows") or "1000")
     if not re.fullmatch(r"[\w.-]{1,96}(/[\w.-]{1,96})?", hub_id) or ".." in hub_id:
         raise ActionError("The id of a Hub data set looks like openai/gsm8k.")
@@ -66,45 +66,45 @@ async def fetch(request: Request, owner: Owner, lab: TheLab, body: Annotated[dic
         raise ActionError(f"Rows is {rows}: a number from 1 to {UPLOAD.rows:,} is needed.")
     config, split = (str(body.get(key) or "").strip() for key in ("config", "split"))
     title = f"{hub_id}{f' {config}' if config else ''}, {split or 'train'}"
-    return _json(request, await _kept(lab, owner, title, fetched_apart, hub_id, config, split or "train", int(rows)))
+    return json_answer(request, await _kept(lab, owner, title, fetched_apart, hub_id, config, split or "train", int(rows)))
 
 
 @router.post("/data/preview")
 def preview(request: Request, owner: Owner, lab: TheLab, body: Annotated[dict[str, Any], Body()]) -> Response:
-    _only(body, "source", "mapping", "model", "system_prompt")
-    return _json(request, data.preview(lab, owner, _part(body, "source", dict, {}), _part(body, "mapping", dict, None),
-                                       _part(body, "model", str, "tiny"), _part(body, "system_prompt", str, "")))
+    only_known(body, "source", "mapping", "model", "system_prompt")
+    return json_answer(request, data.preview(lab, owner, part_of(body, "source", dict, {}), part_of(body, "mapping", dict, None),
+                                       part_of(body, "model", str, "tiny"), part_of(body, "system_prompt", str, "")))
 
 
 @router.post("/data")
 def prepare(request: Request, owner: Owner, lab: TheLab, body: Annotated[dict[str, Any], Body()]) -> Response:
-    _only(body, "source", "mapping", "name", "held_out_share")
-    return _json(request, data.prepare(lab, owner, _part(body, "source", dict, {}), _part(body, "mapping", dict, None),
-                                       _part(body, "name", str, "").strip(), _number(body, "held_out_share", 0.0)))
+    only_known(body, "source", "mapping", "name", "held_out_share")
+    return json_answer(request, data.prepare(lab, owner, part_of(body, "source", dict, {}), part_of(body, "mapping", dict, None),
+                                       part_of(body, "name", str, "").strip(), _number(body, "held_out_share", 0.0)))
 
 
 @router.get("/data/{dataset}")
 def details(request: Request, dataset: str, owner: Owner, lab: TheLab) -> Response:
-    return _json(request, data.details(lab, owner, dataset))
+    return json_answer(request, data.details(lab, owner, dataset))
 
 
 @router.post("/data/{dataset}/scan")
 def scan(request: Request, dataset: str, owner: Owner, lab: TheLab, body: Annotated[dict[str, Any], Body()]) -> Response:
-    _only(body, "config", "samples", "prompts")
-    return _json(request, data.scan(lab, owner, dataset, _part(body, "config", dict, {}), int(_number(body, "samples", 8)),
+    only_known(body, "config", "samples", "prompts")
+    return json_answer(request, data.scan(lab, owner, dataset, part_of(body, "config", dict, {}), int(_number(body, "samples", 8)),
                                     int(_number(body, "prompts", 64))))
 
 
 @router.post("/data/{dataset}/keep")
 def keep(request: Request, dataset: str, owner: Owner, lab: TheLab, body: Annotated[dict[str, Any], Body()]) -> Response:
-    _only(body, "low", "high", "name")
+    only_known(body, "low", "high", "name")
     low, high = _number(body, "low", 0.1), _number(body, "high", 0.9)
-    return _json(request, data.keep(lab, owner, dataset, low, high, _part(body, "name", str, None)))
+    return json_answer(request, data.keep(lab, owner, dataset, low, high, part_of(body, "name", str, None)))
 
 
 @router.post("/data/{dataset}/delete")
 def delete(request: Request, dataset: str, owner: Owner, lab: TheLab) -> Response:
-    return _json(request, data.delete(lab, owner, dataset))
+    return json_answer(request, data.delete(lab, owner, dataset))
 
 
 @router.get("/data/{dataset}/export")
@@ -121,8 +121,8 @@ def export(dataset: str, owner: Owner, lab: TheLab, format: str = "jsonl") -> Re
 
 @router.post("/preflight")
 def preflight(request: Request, owner: Owner, lab: TheLab, body: Annotated[dict[str, Any], Body()]) -> Response:
-    _only(body, "config")
-    return _json(request, actions.preflight(lab, owner, _part(body, "config", dict, {})))
+    only_known(body, "config")
+    return json_answer(request, actions.preflight(lab, owner, part_of(body, "config", dict, {})))
 
 
 @router.get("/runs/{run_id}/preflight")
@@ -130,7 +130,7 @@ def preflight_of_run(request: Request, run_id: str, owner: Owner, lab: TheLab) -
     """What the look before this run found; null where there was none."""
     store, run = lab.find(owner, run_id)
     command = store.newest_command(run.id, "preflight") if run.kind != "recorded" else None
-    return _json(request, {"status": command.status, "result": command.result, "error": command.error} if command else None)
+    return json_answer(request, {"status": command.status, "result": command.result, "error": command.error} if command else None)
 
 
 async def _kept(lab: Lab, owner: str, title: str, read: Any, *arguments: Any) -> dict[str, Any]:

@@ -52,7 +52,7 @@ LARGE = 2000  # bytes from which compressing pays
 def add_routes(app: FastAPI, lab: Lab, keeper: Keeper) -> None:
     app.state.lab, app.state.keeper = lab, keeper
     app.include_router(router)
-    app.add_exception_handler(ActionError, lambda request, error: _json(request, {"error": str(error)}, error.status))
+    app.add_exception_handler(ActionError, lambda request, error: json_answer(request, {"error": str(error)}, error.status))
 
 
 def the_lab(request: Request) -> Lab:
@@ -65,20 +65,20 @@ router = APIRouter(prefix="/api")
 
 @router.get("/runs")
 def list_runs(request: Request, owner: Owner, lab: TheLab) -> Response:
-    return _json(request, {"runs": [views.run_view(run) for run in lab.runs(owner)]})
+    return json_answer(request, {"runs": [views.run_view(run) for run in lab.runs(owner)]})
 
 
 @router.get("/runs/{run_id}")
 def show_run(request: Request, run_id: str, owner: Owner, lab: TheLab) -> Response:
     store, run = lab.find(owner, run_id)
-    return _json(request, views.run_details(run, store.events(run_id)))
+    return json_answer(request, views.run_details(run, store.events(run_id)))
 
 
 @router.get("/runs/{run_id}/lineage")
 def show_lineage(request: Request, run_id: str, owner: Owner, lab: TheLab) -> Response:
     """The run's parent, the checkpoints one can go on from, and its branches."""
     store, run = lab.find(owner, run_id)
-    return _json(request, lineage(lab, owner, store, run))
+    return json_answer(request, lineage(lab, owner, store, run))
 
 
 @router.get("/runs/{run_id}/steps")
@@ -87,35 +87,35 @@ def steps(request: Request, run_id: str, owner: Owner, lab: TheLab, after: int =
     store, run = lab.find(owner, run_id)
     found = store.steps_after(run_id, max(0, after - charts.WINDOW), limit=None)
     wanted = charts.curve_columns(found.columns) if columns == "curves" else columns.split(",") if columns else None
-    return _json(request, views.steps_view(run, found, after, wanted))
+    return json_answer(request, views.steps_view(run, found, after, wanted))
 
 
 @router.get("/runs/{run_id}/changes")
 def changes(request: Request, run_id: str, owner: Owner, lab: TheLab) -> Response:
     """The settings that can be changed while the run goes, and what was changed at which step."""
     store, run = lab.find(owner, run_id)
-    return _json(request, changes_view(run, store.events(run_id)))
+    return json_answer(request, changes_view(run, store.events(run_id)))
 
 
 @router.get("/runs/{run_id}/evaluations")
 def evaluations(request: Request, run_id: str, owner: Owner, lab: TheLab, theme: str = "light") -> Response:
     """Base and tuned on held-out prompts, per evaluated step, and their figure in one theme."""
     store, run = lab.find(owner, run_id)
-    return _json(request, evaluations_view(store, run, charts.THEMES.get(theme, charts.LIGHT)))
+    return json_answer(request, evaluations_view(store, run, charts.THEMES.get(theme, charts.LIGHT)))
 
 
 @router.get("/runs/{run_id}/evaluations/{step}")
 def evaluation(request: Request, run_id: str, step: int, owner: Owner, lab: TheLab) -> Response:
     """The prompts of one evaluation with what base and tuned answered greedily."""
     store, run = lab.find(owner, run_id)
-    return _json(request, _found(evaluation_view(store, run, step), f"Run {run.name} was not evaluated at step {step}."))
+    return json_answer(request, _found(evaluation_view(store, run, step), f"Run {run.name} was not evaluated at step {step}."))
 
 
 @router.get("/runs/{run_id}/evaluations/{step}/prompts/{prompt}")
 def evaluation_prompt(request: Request, run_id: str, step: int, prompt: int, owner: Owner, lab: TheLab) -> Response:
     """What was sampled for one of them."""
     store, run = lab.find(owner, run_id)
-    return _json(request, _found(sampled_view(store, run, step, prompt), f"Nothing was sampled for prompt {prompt} at step {step}."))
+    return json_answer(request, _found(sampled_view(store, run, step, prompt), f"Nothing was sampled for prompt {prompt} at step {step}."))
 
 
 @router.get("/runs/{run_id}/steps/{step}/groups")
@@ -124,8 +124,9 @@ def groups(request: Request, run_id: str, step: int, owner: Owner, lab: TheLab) 
     record = store.step(run_id, step)
     if record is None:
         raise ActionError(f"Run {run.name} has no step {step}.", 404)
-    return _json(request, {"run": run_id, "step": step, "attempt": run.attempt, "functions": views.functions(run.config, record.groups),
-                           "groups": [views.group_view(group) for group in record.groups]})
+    return json_answer(request,
+                       {"run": run_id, "step": step, "attempt": run.attempt, "functions": views.functions(run.config, record.groups),
+                        "groups": [views.group_view(group) for group in record.groups]})
 
 
 @router.get("/runs/{run_id}/steps/{step}/groups/{group}/tokens")
@@ -134,13 +135,13 @@ def tokens(request: Request, run_id: str, step: int, group: int, owner: Owner, l
     found = store.tokens(run_id, step, group)
     if found is None:
         raise ActionError(f"Run {run.name} has no group {group} at step {step}.", 404)
-    return _json(request, {"run": run_id, "step": step, "group": views.tokens_view(found)})
+    return json_answer(request, {"run": run_id, "step": step, "group": views.tokens_view(found)})
 
 
 @router.get("/live")
 def live(request: Request, owner: Owner, lab: TheLab, run: str | None = None, after: float = 0.0) -> Response:
     """What is going on now: phase, engine, the run, partial texts newer than the cursor, open commands."""
-    return _json(request, presence.now(lab, request.app.state.keeper, owner, run, after))
+    return json_answer(request, presence.now(lab, request.app.state.keeper, owner, run, after))
 
 
 @router.get("/samples/{rollout_id}")
@@ -148,53 +149,55 @@ def show_sample(request: Request, rollout_id: int, owner: Owner, lab: TheLab) ->
     rollout = lab.store.rollout(rollout_id)
     if rollout is None or rollout.owner != owner or rollout.kind != "sample":
         raise ActionError(f"There is no sample {rollout_id} here.", 404)
-    return _json(request, views.sample_view(rollout, lab.store.rollout_groups(rollout_id)))
+    return json_answer(request, views.sample_view(rollout, lab.store.rollout_groups(rollout_id)))
 
 
 @router.post("/sample")
 def sample(request: Request, owner: Owner, lab: TheLab, body: Annotated[dict[str, Any], Body()]) -> Response:
     """{"prompt": text, "config": {settings}, "adapter": "base" or a run}"""
-    _only(body, "prompt", "config", "adapter")
-    settings = _part(body, "config", dict, {})
-    return _json(request, actions.sample(lab, owner, _part(body, "prompt", str, ""), settings, _part(body, "adapter", str, "base")))
+    only_known(body, "prompt", "config", "adapter")
+    settings = part_of(body, "config", dict, {})
+    return json_answer(request,
+                       actions.sample(lab, owner, part_of(body, "prompt", str, ""), settings, part_of(body, "adapter", str, "base")))
 
 
 @router.post("/runs")
 def start_run(request: Request, owner: Owner, lab: TheLab, body: Annotated[dict[str, Any], Body()]) -> Response:
     """{"config": {settings}, "name": text, "steps": pause after so many}; without a config, the first-run preset."""
-    _only(body, "config", "name", "steps")
-    settings = _part(body, "config", dict, None) or actions.first_run().to_dict()
-    return _json(request, actions.start_run(lab, owner, settings, _part(body, "name", str, None), _part(body, "steps", int, None)))
+    only_known(body, "config", "name", "steps")
+    settings = part_of(body, "config", dict, None) or actions.first_run().to_dict()
+    return json_answer(request,
+                       actions.start_run(lab, owner, settings, part_of(body, "name", str, None), part_of(body, "steps", int, None)))
 
 
 @router.post("/runs/{run_id}/commands")
 def command_run(request: Request, run_id: str, owner: Owner, lab: TheLab, body: Annotated[dict[str, Any], Body()]) -> Response:
     """{"kind": "pause" | "resume" | "step" | "stop" | "resume_run" | "change" | …, "args": {}}; of a change, the settings."""
-    _only(body, "kind", "args")
-    return _json(request, actions.command_run(lab, owner, run_id, _part(body, "kind", str, ""), _part(body, "args", dict, {})))
+    only_known(body, "kind", "args")
+    return json_answer(request, actions.command_run(lab, owner, run_id, part_of(body, "kind", str, ""), part_of(body, "args", dict, {})))
 
 
 @router.post("/plan")
 def plan(request: Request, owner: Owner, lab: TheLab, body: Annotated[dict[str, Any], Body()]) -> Response:
     """{"config": {settings}}: what a run with them would take; without a config, the first-run preset."""
-    _only(body, "config")
-    return _json(request, plan_view(lab, owner, _part(body, "config", dict, None) or actions.first_run().to_dict()))
+    only_known(body, "config")
+    return json_answer(request, plan_view(lab, owner, part_of(body, "config", dict, None) or actions.first_run().to_dict()))
 
 
 @router.get("/commands/{command_id}")
 def show_command(request: Request, command_id: int, owner: Owner, lab: TheLab) -> Response:
-    return _json(request, views.command_view(actions.own_command(lab, owner, command_id)))
+    return json_answer(request, views.command_view(actions.own_command(lab, owner, command_id)))
 
 
 @router.post("/commands/{command_id}/cancel")
 def cancel(request: Request, command_id: int, owner: Owner, lab: TheLab) -> Response:
-    return _json(request, actions.cancel(lab, owner, command_id))
+    return json_answer(request, actions.cancel(lab, owner, command_id))
 
 
 @router.post("/engine/restart")
 def restart_engine(request: Request, owner: Owner) -> Response:
     request.app.state.keeper.restart()
-    return _json(request, {"engine": presence.engine_view(request.app.state.keeper.status)})
+    return json_answer(request, {"engine": presence.engine_view(request.app.state.keeper.status)})
 
 
 @router.get("/curves")
@@ -204,12 +207,12 @@ def curves(request: Request, theme: str = "light") -> Response:
     shown = [{"metric": c.metric, "title": c.title, "unit": c.unit, "digits": c.digits, "smoothing": c.smoothing, "top": c.top,
               "help": glossary.metric(c.metric).text, "layout": charts.curve_layout(c, colours), "optional": c in charts.CRITIC_CURVES}
              for c in (*charts.CURVES, *charts.CRITIC_CURVES)]
-    return _json(request, {"curves": shown, "dashes": charts.DASHES, "theme": vars(colours)})
+    return json_answer(request, {"curves": shown, "dashes": charts.DASHES, "theme": vars(colours)})
 
 
 @router.get("/presets")
 def presets(request: Request) -> Response:
-    return _json(request, {"presets": [{"name": p.name, "title": p.title, "why": p.why, "source": p.source, "group": p.group,
+    return json_answer(request, {"presets": [{"name": p.name, "title": p.title, "why": p.why, "source": p.source, "group": p.group,
                                         "settings": p.settings,
                                         "form": {name: form_value(name, value) for name, value in p.settings.items()}}
                                        for p in PRESETS.values()]})
@@ -218,18 +221,18 @@ def presets(request: Request) -> Response:
 @router.get("/choices")
 def choices(request: Request) -> Response:
     """What each value of a setting with names to choose from does."""
-    return _json(request, {"choices": glossary.CHOICES})
+    return json_answer(request, {"choices": glossary.CHOICES})
 
 
 @router.get("/parity")
 def parity(request: Request) -> Response:
     """What the comparison of every loss with TRL found."""
-    return _json(request, parity_view())
+    return json_answer(request, parity_view())
 
 
 @router.get("/examples")
 def examples(request: Request, model: str = "tiny", task: str = "") -> Response:
-    return _json(request, actions.examples(model, task))
+    return json_answer(request, actions.examples(model, task))
 
 
 def _found(view: dict[str, Any] | None, otherwise: str) -> dict[str, Any]:
@@ -238,20 +241,20 @@ def _found(view: dict[str, Any] | None, otherwise: str) -> dict[str, Any]:
     return view
 
 
-def _part(body: dict[str, Any], name: str, kind: type, default: Any) -> Any:
+def part_of(body: dict[str, Any], name: str, kind: type, default: Any) -> Any:
     value = body.get(name, default)
     if value is not default and not isinstance(value, kind):
         raise ActionError(f"{name} must be a {kind.__name__}.")
     return value
 
 
-def _only(body: dict[str, Any], *known: str) -> None:
+def only_known(body: dict[str, Any], *known: str) -> None:
     unknown = sorted(set(body) - set(known))
     if unknown:
         raise ActionError(f"Unknown field {', '.join(unknown)}. Known fields: {', '.join(known)}.")
 
 
-def _json(request: Request, content: Any, status: int = 200) -> Response:
+def json_answer(request: Request, content: Any, status: int = 200) -> Response:
     body = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
     headers = {"cache-control": "no-store"}
     if len(body) > LARGE and "gzip" in request.headers.get("accept-encoding", ""):

@@ -9,10 +9,11 @@ from types import SimpleNamespace
 import pytest
 from playwright.sync_api import expect
 
+from lab.records import StepRecord
 from lab.rewards import relative
 from lab.rewards.bench import bench
 from tests.browser.conftest import PHONE, open_page, watched
-from tests.browser.made_runs import hostile_group, write_run, write_step
+from tests.browser.made_runs import hostile_group, write_run
 from tests.test_relative import flat, made_groups
 
 A_RUN = 240_000  # milliseconds within which a run must have moved on a crowded machine
@@ -105,7 +106,7 @@ def test_errors_stand_at_their_line_with_the_rows_and_the_others_are_scored(page
     tinted = page.locator("#reward-code .cm-line").nth(1).evaluate("line => getComputedStyle(line).boxShadow")
     assert tinted != "none"
     page.get_by_role("button", name=re.compile("^Errors")).click()
-    expect(page.locator(".rw-group .chip").first).to_contain_text("without a score")
+    expect(page.locator(".rw-group .chip").first).to_contain_text("unscored")
 
 
 def test_what_is_typed_is_checked_without_a_save(page, lab, run):
@@ -119,6 +120,8 @@ def test_what_is_typed_is_checked_without_a_save(page, lab, run):
 
 def test_an_endless_loop_is_stopped_its_line_named_and_the_page_stays_live(context, page, lab, run):
     editor = open_rewards(page, lab, run)
+    page.get_by_role("button", name="Last group", exact=True).click()  # eight completions: the deadline grows with their number
+    expect(page.locator(".reward-source header b")).to_contain_text("8 in 1 group")
     write(page, editor, "def endless(completions, **kwargs):\n    for c in completions:\n        while True:\n            pass\n")
     page.keyboard.press("Control+s")
     expect(page.locator(".reward-status")).to_contain_text("Scoring…")
@@ -201,8 +204,6 @@ def test_typed_text_is_scored_and_a_missing_column_is_named(page, lab, run):
 
 def test_hostile_texts_of_a_model_stay_text(page, lab, owner):
     hostile = write_run(lab.store, owner=owner, steps=0, status="finished")
-    from lab.records import StepRecord
-
     lab.store.write_step(hostile, StepRecord(1, {"reward": 0.4}, [hostile_group()]))
     open_rewards(page, lab, hostile)
     expect(page.locator(".reward-rows article")).to_have_count(8)
@@ -270,11 +271,3 @@ def test_everything_is_reached_with_the_keyboard(page, lab, run):
     page.keyboard.press("ArrowRight")
     expect(page.get_by_role("spinbutton", name="Weight of format", exact=True)).to_have_value("0.05")
     assert page.evaluate("document.activeElement.type") == "range", "the redraw left the focus where it was"
-
-
-def test_new_steps_of_a_run_are_scored_at_the_next_save(page, lab, run):
-    open_rewards(page, lab, run)
-    write_step(lab.store, run, 4)
-    page.get_by_role("button", name="Save and score").click()
-    expect(page.locator(".reward-source header b")).to_contain_text("128 in 16 groups")
-    expect(page.get_by_role("spinbutton", name="Step")).to_have_attribute("placeholder", "4")

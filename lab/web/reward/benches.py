@@ -18,7 +18,7 @@ from typing import Any
 
 from lab.rewards import RewardError, RewardNotFound, resolve
 from lab.rewards.bench import Column, Failure, fresh, hostile_texts, score_rows
-from lab.rewards.resolve import Reward
+from lab.rewards.resolve import Reward, short_name
 from lab.rewards.sandbox import RewardHost, SandboxedReward
 from lab.rewards.signature import check_source
 from lab.storage.rewards import VERSION, RewardShelf
@@ -27,7 +27,12 @@ from lab.web.reward.sources import Source
 
 THREADS = 8
 REMEMBERED = 64  # scores of one source on one set of completions; a weight moved or a version looked at again asks nobody
+NOT_HERE = ("by_hand", "judge", "reward_model")  # need a person, a network or a model: they score in a run, not on the bench
 END = getattr(signal, "SIGKILL", signal.SIGTERM)
+
+
+class Overtaken(Exception):
+    """The same owner has saved again: nobody waits for this answer any more."""
 
 
 class Benches:
@@ -42,14 +47,14 @@ class Benches:
         self._saved: dict[str, list[str]] = {}  # per owner the last two sources that were saved, the newer last
 
     async def run(self, owner: str, job: Callable[[], Any]) -> Any:
-        """`job` in a thread. An owner's newer job ends the one that goes on and overtakes those that wait."""
+        """`job` in a thread. An owner's newer job ends the one that goes on and overtakes those that wait: they raise Overtaken."""
         mine = self._newest[owner] = self._newest.get(owner, 0) + 1
         self._end_running(owner)
         async with self._turns.setdefault(owner, asyncio.Lock()):
             if self._newest[owner] == mine:
                 answer = await asyncio.get_running_loop().run_in_executor(self._pool, job)
             if self._newest[owner] != mine:
-                raise ActionError("A newer save is being scored.", 409)
+                raise Overtaken
             return answer
 
     def close(self) -> None:
@@ -96,10 +101,11 @@ class Benches:
                 failure = Failure(None, getattr(error, "line", None), error.message, getattr(error, "traceback", ""))
                 return Column(name, [None] * count, [failure], 0.0), None
             finally:
-                self._hosts.pop(owner, None)
+                if self._hosts.pop(owner, None) is not host:  # ended from outside: what came of it says nothing about the source
+                    raise Overtaken
 
     def _end_running(self, owner: str) -> None:
-        host = self._hosts.get(owner)
+        host = self._hosts.pop(owner, None)
         pid = host.worker_pid if host is not None else None
         if pid is not None:
             try:
@@ -179,6 +185,8 @@ def _other(benches: Benches, shelf: RewardShelf, owner: str, written: str, on: S
     if match is None:
         if ".py" in written:
             raise ActionError("A file of this computer cannot be tried here: import it into the editor.")
+        if short_name(written) in NOT_HERE:
+            raise ActionError(f"{short_name(written)} needs a person, a network or a model: it scores in a run, not here.")
         return score_builtin(written, on)
     version = shelf.version(owner, match[0])
     return benches.own(owner, version.source, on, version.name)

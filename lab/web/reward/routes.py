@@ -2,7 +2,8 @@
 
     GET  /api/rewards?kind=…&run=…&step=…    what the tab begins with: draft, versions, built-ins, templates, columns, sandbox
     POST /api/rewards/draft                  {"source"}: kept as it is typed; answers with what reading it (not running it) shows
-    POST /api/rewards/bench                  {"source", "functions", "on", "against"}: runs it in this process's own locked worker
+    POST /api/rewards/bench                  {"source", "functions", "on", "against"}: runs it in this process's own locked worker;
+                                             {"overtaken": true} where the same person has saved again meanwhile
     POST /api/rewards/versions               {"source", "note"}: freezes it
     GET  /api/rewards/versions/{label}       a frozen source
 """
@@ -20,16 +21,12 @@ from lab.rewards.sandbox import probe
 from lab.rewards.signature import MAX_SOURCE, check_source
 from lab.storage.rewards import ShelfError, Version
 from lab.web.actions import ActionError, Lab
-from lab.web.reward.benches import Benches, score_all
+from lab.web.reward.benches import NOT_HERE, Benches, Overtaken, score_all
 from lab.web.reward.sources import find_source
 from lab.web.reward.templates import templates
-from lab.web.routes import Owner, TheLab
-from lab.web.routes import _json as json_answer
-from lab.web.routes import _only as only
-from lab.web.routes import _part as part
+from lab.web.routes import Owner, TheLab, json_answer, only_known, part_of
 
 router = APIRouter(prefix="/api/rewards")
-NOT_HERE = ("by_hand", "judge", "reward_model")  # need a person, a network or a model: they score in a run, not on the bench
 MOST_FUNCTIONS = 12
 
 
@@ -47,22 +44,22 @@ def begin(request: Request, owner: Owner, lab: TheLab, kind: str = "run", run: s
 @router.post("/draft")
 def save_draft(request: Request, owner: Owner, lab: TheLab, body: Annotated[dict[str, Any], Body()]) -> Response:
     """`name` "previous" keeps what another source is about to replace. `columns`: those of the completions at hand."""
-    only(body, "source", "name", "columns")
-    source, name = _source(body), part(body, "name", str, "draft")
+    only_known(body, "source", "name", "columns")
+    source, name = _source(body), part_of(body, "name", str, "draft")
     if name not in ("draft", "previous"):
         raise ActionError("A draft is kept as draft or previous.")
     lab.shelf.save_draft(owner, source, name)
-    columns = part(body, "columns", list, None)
+    columns = part_of(body, "columns", list, None)
     return json_answer(request, {"check": check_source(source, None if columns is None else [str(c) for c in columns]).to_dict()})
 
 
 @router.post("/bench")
 async def run_bench(request: Request, owner: Owner, lab: TheLab, body: Annotated[dict[str, Any], Body()]) -> Response:
-    only(body, "source", "functions", "on", "against")
-    source, functions = _source(body), [str(f) for f in part(body, "functions", list, [])]
+    only_known(body, "source", "functions", "on", "against")
+    source, functions = _source(body), [str(f) for f in part_of(body, "functions", list, [])]
     if len(functions) > MOST_FUNCTIONS:
         raise ActionError(f"At most {MOST_FUNCTIONS} functions beside your own.")
-    asked, against = part(body, "on", dict, {"kind": "run"}), part(body, "against", str, None)
+    asked, against = part_of(body, "on", dict, {"kind": "run"}), part_of(body, "against", str, None)
 
     def job() -> dict[str, Any]:
         lab.shelf.save_draft(owner, source)
@@ -70,6 +67,8 @@ async def run_bench(request: Request, owner: Owner, lab: TheLab, body: Annotated
 
     try:
         answer = await the_benches(request).run(owner, job)
+    except Overtaken:
+        return json_answer(request, {"overtaken": True})
     except ShelfError as error:
         raise ActionError(str(error), 404) from error
     return await asyncio.to_thread(json_answer, request, answer)
@@ -78,13 +77,13 @@ async def run_bench(request: Request, owner: Owner, lab: TheLab, body: Annotated
 @router.post("/versions")
 def freeze(request: Request, owner: Owner, lab: TheLab, body: Annotated[dict[str, Any], Body()]) -> Response:
     """Named after its function. What cannot be read as a reward is not frozen."""
-    only(body, "source", "note")
+    only_known(body, "source", "note")
     source = _source(body)
     check = check_source(source)
     if check.main is None or not check.ok:
         raise ActionError(f"This cannot be frozen yet: {check.problems[0].message}")
     try:
-        version = lab.shelf.freeze(owner, check.main.name, source, part(body, "note", str, "")[:500])
+        version = lab.shelf.freeze(owner, check.main.name, source, part_of(body, "note", str, "")[:500])
     except ShelfError as error:
         raise ActionError(str(error)) from error
     return json_answer(request, _version_view(version))
@@ -121,7 +120,7 @@ def _builtins() -> list[dict[str, str]]:
 
 
 def _source(body: dict[str, Any]) -> str:
-    source = part(body, "source", str, "")
+    source = part_of(body, "source", str, "")
     if len(source) > MAX_SOURCE:
         raise ActionError(f"The source has {len(source):,} characters; at most {MAX_SOURCE:,} are accepted.")
     return source.encode("utf-8", "replace").decode("utf-8")
