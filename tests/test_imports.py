@@ -13,7 +13,7 @@ import lab
 WORKER_SIDE = ("lab.rewards.sandbox.user_code",)  # runs only in the reward worker, which finds its neighbours by a path of its own
 HEAVY = ("torch", "transformers", "peft", "bitsandbytes")
 PAGE_SIDE = ("lab.web", "lab.store", "lab.storage", "lab.frames", "lab.charts", "lab.diagnose", "lab.jobs", "lab.presets", "lab.config",
-             "lab.records", "lab.glossary", "lab.rewards", "lab.tasks", "lab.models.registry", "lab.cli")
+             "lab.records", "lab.glossary", "lab.rewards", "lab.tasks", "lab.models.registry", "lab.models.chat", "lab.cli")
 ENGINE_SIDE = ("lab.grpo", "lab.rules", "lab.policy", "lab.forward", "lab.rollout", "lab.trainer", "lab.training", "lab.engine")
 
 

@@ -46,5 +46,14 @@ def test_without_a_network_it_is_one_sentence_also_from_the_other_process(monkey
                                  "or download the file and upload it here.")
 
 
+def test_an_id_is_never_taken_for_a_folder_near_the_lab(monkeypatch, tmp_path):
+    (tmp_path / "runs" / "data").mkdir(parents=True)
+    (tmp_path / "runs" / "data" / "secret.jsonl").write_text('{"prompt": "of somebody else"}\n')
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TaskError, match="runs/data is not on this machine"):
+        fetched_apart("runs/data", None, "train", 10)
+
+
 def test_what_the_library_prints_does_not_spoil_the_answer(folder):
     assert len(fetched_apart(folder, None, "train", 3).rows) == 3

@@ -41,8 +41,10 @@ export async function made(dataset) {
 
 /** [label, value] of every task that the Task fields offer. */
 export async function choices(builtin) {
-  const known = await api.get("api/data").catch(() => ({ datasets: [] }));
-  return [...builtin.map((name) => [name, name]), ...known.datasets.map((each) => [`${each.name} (${count(each.n_rows, "row")})`, each.task])];
+  const known = await api.get("api/data").catch(() => null);
+  const gym = known?.sources.gym.installed ? known.sources.gym.tasks.map((task) => [task.name, task.name]) : [];
+  return [...(known?.datasets ?? []).map((each) => [`${each.name} (${count(each.n_rows, "row")})`, each.task]), ...builtin.map((name) => [name, name]),
+    ...gym];
 }
 
 /** What goes into the Train form when a data set is used: task, rewards, weights. */

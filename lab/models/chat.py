@@ -61,7 +61,7 @@ def _template(folder: Path) -> str | None:
 
 def _settings(folder: Path) -> dict[str, Any]:
     """Special tokens that templates name, as text."""
-    config = _json(folder / "tokenizer_config.json") | {}
+    config = _json(folder / "tokenizer_config.json")
     found = {}
     for name in ("bos_token", "eos_token", "pad_token", "unk_token"):
         value = config.get(name)

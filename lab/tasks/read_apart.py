@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from typing import IO, Any
@@ -44,8 +45,12 @@ def read_upload(path: str | Path, name: str, limits: Limits = UPLOAD, *, seconds
 
 
 def fetched_apart(hub_id: str, config: str | None, split: str, rows: int, *, seconds: float = 300.0) -> Table:
-    """`hub.read_hub` in a process of its own: the library is large, and its network may hang. Not locked: it needs the network."""
-    answer = _ask({"do": "hub", "id": hub_id, "config": config, "split": split, "rows": rows}, seconds)
+    """`hub.read_hub` in a process of its own: the library is large, and its network may hang. Not locked: it needs the network.
+
+    It runs in an empty folder: an id that is also the path of a folder near the lab, such as runs/data, is still an id.
+    """
+    with tempfile.TemporaryDirectory(prefix="lab-hub-", ignore_cleanup_errors=True) as nowhere:
+        answer = _ask({"do": "hub", "id": hub_id, "config": config, "split": split, "rows": rows}, seconds, folder=nowhere)
     if answer is None:
         raise TaskError(f"{hub_id} did not arrive within {seconds:.0f} s: ask for fewer rows, or download the file and upload it here.")
     return _table(answer)
@@ -65,10 +70,10 @@ def _table(answer: dict[str, Any]) -> Table:
     return Table(answer["columns"], answer["rows"], answer["notes"])
 
 
-def _ask(setup: dict[str, Any], seconds: float, file: IO[bytes] | None = None) -> dict[str, Any] | None:
+def _ask(setup: dict[str, Any], seconds: float, file: IO[bytes] | None = None, folder: str | None = None) -> dict[str, Any] | None:
     """What the child answers; None if it hung, crashed or wrote anything but an answer."""
     with subprocess.Popen([sys.executable, str(SCRIPT), json.dumps(setup)], stdin=file or subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          stderr=subprocess.DEVNULL) as child:
+                          stderr=subprocess.DEVNULL, cwd=folder) as child:
         late = threading.Timer(seconds, child.kill)
         late.start()
         try:

@@ -82,8 +82,8 @@ def task_name(task: Any) -> str:
 
 def rows_task(name: str, rows: list[Row], seed: int, held_out_share: float = 0.0) -> Task:
     """A Task that goes through `rows` in a new seeded order each epoch."""
-    kept_back = [row for row in rows if row.get("held_out") is True or _is_held_out(row["prompt"], held_out_share)]
-    training = [row for row in rows if not (row.get("held_out") is True or _is_held_out(row["prompt"], held_out_share))]
+    kept_back = [row for row in rows if row.get("held_out") is True or is_held_out(row["prompt"], held_out_share)]
+    training = [row for row in rows if not (row.get("held_out") is True or is_held_out(row["prompt"], held_out_share))]
     if not training:
         raise TaskError(f"Task {name} has no rows to train on." if not rows else
                         f"Holding out {held_out_share:.0%} of task {name} leaves no rows to train on: give more rows.")
@@ -164,7 +164,8 @@ def _is_prompt(prompt: Any) -> bool:
             and bool(prompt_text(prompt).strip()))
 
 
-def _is_held_out(prompt: Any, share: float) -> bool:
+def is_held_out(prompt: Any, share: float) -> bool:
+    """Whether a prompt belongs to the held-out share of a list or file. Depends on its text alone, on every machine."""
     digest = hashlib.sha256(json.dumps(prompt).encode()).digest()
     return int.from_bytes(digest[:4], "big") < share * 2**32
 

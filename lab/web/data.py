@@ -19,7 +19,7 @@ from lab.tasks import gym as gym_tasks
 from lab.tasks.difficulty import scan_of
 from lab.tasks.mapping import Mapping, apply, guess
 from lab.tasks.read_apart import drawn_apart
-from lab.tasks.sources import rows_task
+from lab.tasks.sources import is_held_out, rows_task
 from lab.tasks.tables import Table
 from lab.tasks.typed import typed_table
 from lab.web.actions import SAMPLE_SETTINGS, ActionError, Lab
@@ -42,19 +42,13 @@ def sources() -> Values:
 def preview(lab: Lab, owner: str, source: Values, mapping: Values | None, model: str, system_prompt: str | None) -> Values:
     """The first rows as they came and as a run would have them, with the prompt as the model will see it."""
     table, title, given = _table(lab, owner, source)
-    chosen, problem, rows = given, None, []
+    chosen, problem, rows = None, None, table.rows
     if not given:
         chosen = _mapping(mapping) if mapping else guess(table)
-        try:
-            rows = apply(table, chosen) if chosen else []
-            problem = None if chosen else "Say which column holds the prompt."
-        except TaskError as error:
-            problem = str(error)
-    else:
-        rows = table.rows
+        rows, problem = _mapped(table, chosen)
     columns = [column for column in table.columns if not (given and column == "held_out")]
     return {"title": title, "columns": columns, "n_rows": len(table.rows), "notes": table.notes, "mapped": not given,
-            "mapping": _mapping_view(chosen) if isinstance(chosen, Mapping) else None, "problem": problem,
+            "mapping": _mapping_view(chosen) if chosen else None, "problem": problem,
             "head": [[_short(row.get(column)) for column in columns] for row in table.rows[:SHOWN_ROWS]],
             "with_answer": sum(row.get("answer") is not None for row in rows), "rewards": _rewards(rows),
             "prompts": [_seen_by_model(row, model, system_prompt) for row in rows[:SHOWN_PROMPTS]]}
@@ -81,11 +75,6 @@ def prepare(lab: Lab, owner: str, source: Values, mapping: Values | None, name: 
 
 def datasets(lab: Lab, owner: str) -> list[Values]:
     return [dataset_view(lab, found) for found in _datasets(lab).of(owner)]
-
-
-def choices(lab: Lab, owner: str) -> list[tuple[str, str]]:
-    """Label and value of each data set, for the Task fields of the forms."""
-    return [(f"{found.name} ({found.n_rows} rows)", found.task) for found in _datasets(lab).of(owner)]
 
 
 def details(lab: Lab, owner: str, dataset: str) -> Values:
@@ -206,10 +195,19 @@ def _task_table(name: str, count: Any) -> tuple[Table, str, bool]:
     return Table(columns, rows, [f"{len(held_out)} held out"] if held_out else []), name, True
 
 
+def _mapped(table: Table, mapping: Mapping | None) -> tuple[list[Values], str | None]:
+    """The rows, or why there are none yet."""
+    if mapping is None:
+        return [], "Say which column holds the prompt."
+    try:
+        return apply(table, mapping), None
+    except TaskError as error:
+        return [], str(error)
+
+
 def _with_held_out(rows: list[Values], share: float) -> list[Values]:
-    task = rows_task("data", rows, seed=0, held_out_share=share)  # refuses what leaves nothing to train on
-    kept_back = {id(row) for row in task.held_out(len(rows))}
-    return [{**row, "held_out": True} if id(row) in kept_back else row for row in rows]
+    rows_task("data", rows, seed=0, held_out_share=share)  # refuses what leaves nothing to train on
+    return [{**row, "held_out": True} if is_held_out(row["prompt"], share) else row for row in rows]
 
 
 def _mapping(given: Values) -> Mapping:
