@@ -301,6 +301,9 @@ def test_a_run_waits_for_scores_by_hand_and_a_killed_engine_asks_for_the_same_an
     asked = awaiting(engine, run, 1)
     assert asked["criteria"] == {"clarity": 1, "correctness": 2, "relevance": 1} and len(asked["groups"][0]["completions"]) == 4
     assert ended(engine, sample(engine)).status == "done" and store.run(run).status == "paused"  # other work goes on
+    order(engine, "resume", run)  # pressing Train gives no scores: it waits on, and is not asked twice
+    until(lambda: store.run(run).status == "paused", engine)
+    assert [e.kind for e in store.events(run)].count("awaiting_scores") == 1
     stale = ended(engine, store.send_command("scores", {"id": "another", "scores": [1, 1, 1, 1]}, run=run))
     assert stale.status == "failed" and "no longer wait" in stale.error
     wrong = ended(engine, store.send_command("scores", {"id": asked["id"], "scores": [1, 1]}, run=run))
