@@ -59,7 +59,7 @@ MUTATIONS = (
     Mutation(5, "test_user_reports.test_dropout_of_a_continued_adapter_is_off_in_every_pass", (
         Edit(ADAPTERS, "config.lora_dropout, config.inference_mode, config.init_lora_weights = 0.0, False, True",
              "config.inference_mode, config.init_lora_weights = False, True"),
-        Edit(ADAPTERS, "        self._model.eval()\n", "        self._model.train()\n"),
+        Edit(ADAPTERS, "            layer.eval()\n", "            layer.train()\n"),
     )),
     broken(6, "test_trainer.test_sampler_and_trainer_agree_at_any_temperature", HEAD, "scores /= temperature", "pass"),
     broken(7, "test_draw.test_log_probability_is_of_the_full_distribution_even_when_the_tail_is_cut", DRAW,
