@@ -45,7 +45,7 @@ def test_a_group_is_scored_as_training_scores_it():
     assert result.totals[0] == pytest.approx([0.2, 1, 0, 0.8, 0.2, 0, 1, 0])
     std = (1.44 / 7) ** 0.5
     assert result.advantages[0] == pytest.approx([(r - 0.4) / (std + 1e-4) for r in result.totals[0]])
-    assert result.groups[0] is not group and group.completions[0].rewards == {"accuracy": 0.0, "format": 1.0}, "stored ones stay as they are"
+    assert result.groups[0] is not group and group.completions[0].rewards == {"accuracy": 0.0, "format": 1.0}, "stored ones stay"
     table = result.completions
     assert list(table.columns[:5]) == ["group", "prompt", "completion", "accuracy", "format"] and len(table) == 8
     assert list(table["rank"]) == [4, 1, 6, 3, 4, 6, 1, 6]
