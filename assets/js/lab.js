@@ -71,7 +71,7 @@ function choose() {
   if (current) return { key: `sample ${current.rollout} ${current.state}`, live: current.state === "writing",
     load: () => sample.view(current) };
   if (asked.sample) return { key: `sample ${asked.sample}`, load: () => sample.fetch(Number(asked.sample)) };
-  if (!run || !run.step) return { key: "empty", load: async () => ({ empty: true }) };
+  if (!run || !poll.hasSteps(run)) return { key: "empty", load: async () => ({ empty: true }) };
   const step = Number(asked.step) || startStep(run), index = asked.group === null ? null : Number(asked.group);
   // while a run goes on, what is under the glass stays: a button says that a newer step is there
   const key = shownKey?.startsWith(`run ${run.id} `) && !asked.step ? shownKey : `run ${run.id} ${step} ${index}`;

@@ -33,7 +33,7 @@ export function mount() {
 async function follow(now) {
   const run = poll.state.run;
   if (!parts || busy || !run || tabs.current() !== "train") return;
-  if (!run.step) return void (shown === null && drawEmpty());
+  if (!poll.hasSteps(run)) return void (shown === null && drawEmpty());
   const asked = Number(url.read().step) || null;
   const step = asked && !now && shown === null ? asked : run.step;
   if (shown && shown.run === run.id && shown.step === step && shown.attempt === run.attempt) return;

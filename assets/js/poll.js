@@ -44,6 +44,9 @@ function stop() {
   clearTimeout(timer);
 }
 
+/** Has the run a step of its own? A new branch stands at its parent's step and has none yet. */
+export const hasSteps = (run) => run.step > (run.parent_step ?? 0);
+
 /** Shows another run from here on. */
 export function show(run) {
   url.write({ run, step: null, group: null });
