@@ -121,3 +121,13 @@ def test_what_a_critic_costs_is_shown_beside_grpo(page, lab, owner):
     page.wait_for_selector(".curves[data-state=ready]")
     expect(page.get_by_role("region", name="What the critic costs")).to_have_count(0)
     expect(page.locator("figure[data-metric='critic/loss']")).to_be_hidden()
+
+
+def test_a_branch_that_has_no_step_yet_is_shown_without_asking_for_one(page, lab, owner):
+    parent = write_run(lab.store, owner=owner, steps=3, status="finished")
+    child = lab.store.create_run(SMALL.to_dict(), name="fresh branch", owner=owner, status="stopped", parent=parent, parent_step=3)
+    open_page(page, lab, f"?run={child}&tab=train")  # a route that answers 404 would fail this test at its end
+    expect(page.get_by_role("region", name="Go on from this run")).to_contain_text("Branched from made up at step 3")
+    expect(page.locator(".newest")).to_contain_text("No step yet")
+    page.get_by_role("tab", name="Lab").click()
+    expect(page.get_by_role("heading", name="No group yet")).to_be_visible()
