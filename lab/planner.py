@@ -19,6 +19,7 @@ from lab.config import RunConfig
 
 OWN_LAYERS = ("llama", "qwen2", "qwen3")  # families whose layers are written for training here (`merged.FAMILIES`)
 PROGRAM = 0.55e9  # Python, torch, transformers and what their allocator keeps
+QUANTISING = 0.2e9  # what bitsandbytes and the 16-bit weights it read leave in a CPU process, measured
 CUDA_CONTEXT = 0.5e9  # on the card, beside everything counted
 NF4 = 0.516  # bytes a weight: 4 bits and doubly quantised scales (QLoRA, arXiv 2305.14314 §3)
 MODULES_OVERHEAD = 2.5  # bytes kept for each number of a layer's own modules with PEFT, measured
@@ -235,7 +236,9 @@ class _Work:
 
     @property
     def program(self) -> float:
-        return CUDA_CONTEXT if self.device == "cuda" else PROGRAM
+        if self.device == "cuda":
+            return CUDA_CONTEXT
+        return PROGRAM + (QUANTISING if self.load_in_4bit else 0.0)
 
     @property
     def copy(self) -> float:

@@ -54,7 +54,7 @@ def test_four_bits_shrink_only_the_layers_and_are_copied_for_sampling_where_ther
     assert made.parts["weights"] == 0.516 * 106_168_320 + 2 * 28_311_552
     # the copy of the layers has 16 bits, and so has the head laid out anew beside it
     assert made.parts["copy"] == 2 * 106_168_320 + 2 * 28_311_552
-    assert planned(four_bit=True, memory=made.parts["weights"] + 0.55e9 + 3 * 2 * 106_168_320 - 1).parts["copy"] == 0
+    assert planned(four_bit=True, memory=made.parts["weights"] + made.parts["program"] + 3 * 2 * 106_168_320 - 1).parts["copy"] == 0
 
 
 def test_less_memory_means_smaller_micro_batches_then_layers_computed_twice_then_no():
