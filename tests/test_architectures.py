@@ -44,7 +44,8 @@ def load(tmp_path_factory):
 def test_it_trains_by_the_way_that_was_found_right_and_says_which(load, config, way):
     policy = load(config)
     assert policy.fast.way == way and policy.fast.reason.startswith("Plain path" if way == "plain" else "Fast path")
-    settings = RunConfig(model=policy.name, rewards=(letters,), num_generations=4, prompts_per_step=2, max_completion_length=12, max_steps=1)
+    settings = RunConfig(model=policy.name, rewards=(letters,), num_generations=4, prompts_per_step=2, max_completion_length=12,
+                         max_steps=1)
     trainer = Trainer(settings, policy=policy, adapter="trained")
     record = next(trainer)
     assert record.metrics["grad_norm"] > 0 and record.metrics["sampling/sampling_logp_difference/max"] < 1e-3
