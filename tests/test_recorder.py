@@ -74,6 +74,14 @@ def test_a_trainer_that_breaks_leaves_its_reason_and_the_steps_before_it(tmp_pat
     assert open_run("breaks", tmp_path).metrics["step"].tolist() == list(range(1, stored.step + 1))
 
 
+def test_a_run_that_cannot_begin_is_stored_as_failed_and_not_as_training(tmp_path):
+    long = [{"prompt": "word " * 2000, "answer": "1"}]  # the tiny model reads 512 tokens
+    with pytest.raises(ValueError, match="at most 512"):
+        record(Trainer(RunConfig(**SMALL | {"task": long}, max_steps=1)), "too long", tmp_path)
+    stored = open_store(tmp_path).runs(name="too long")[0]
+    assert stored.status == "failed" and "at most 512" in stored.error
+
+
 def test_a_recording_that_needs_a_person_stops_with_the_completions_saved(tmp_path):
     with pytest.raises(ScoresAwaited, match="give_scores"):
         record(Trainer(RunConfig(**SMALL, rewards=("by_hand",), max_steps=2)), "asks", tmp_path)

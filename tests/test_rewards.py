@@ -161,6 +161,28 @@ def test_an_exception_names_function_kind_and_line():
         scored([broken], ["a"])
 
 
+def test_a_function_that_changes_what_it_was_given_changes_it_for_nobody_else():
+    def greedy(prompts, completions, completion_ids, tests, **kwargs):
+        for given in (prompts[0], completions, completion_ids[0], tests[0]):
+            given.clear()
+        return [0.0, 0.0]
+
+    def later(prompts, completions, completion_ids, tests, **kwargs):
+        return [len(prompts[0]) + len(ids) + sum(test) for ids, test in zip(completion_ids, tests, strict=True)]
+
+    made = scored([greedy, later], ["a", "b c"], tests=[5, 7])
+    assert [c.rewards["later"] for c in made.completions] == [15, 16]  # one message + 2 or 3 tokens + 5 + 7
+    assert made.row["tests"] == [5, 7] and made.completions[0].token_ids == [0, 1]  # nor in the task's row
+
+
+def test_sys_exit_in_a_function_is_its_error_and_not_the_end_of_the_training():
+    def leaves(completions, **kwargs):
+        sys.exit(3)
+
+    with pytest.raises(RewardError, match=r"Reward leaves: raised SystemExit: 3 \(line \d+"):
+        scored([leaves], ["a"])
+
+
 def test_a_missing_column_is_named_with_those_that_exist():
     with pytest.raises(RewardError, match="it needs solution, .* there is prompts, completions, completion_ids, answer"):
         scored([lambda completions, solution, **k: [1.0]], ["a"], answer="1")

@@ -156,7 +156,8 @@ def _strings(texts: list[str]) -> list[Any]:
 def _call_in_form(name: str, function: Callable, batch: Batch, form: Callable) -> Outcome:
     extra: dict[str, list[Any]] = {}
     logged: dict[str, list[float]] = {}
-    prompts = [text_of(prompt[-1:]) for prompt in batch.prompts] if form is _strings else batch.prompts
+    # copies: a function that changes what it was given must not change it for the next function, nor in the task's rows
+    prompts = [text_of(prompt[-1:]) for prompt in batch.prompts] if form is _strings else _own(batch.prompts)
 
     def log_extra(column: str, values: list[Any]) -> None:
         if len(values) != len(batch):
@@ -166,14 +167,14 @@ def _call_in_form(name: str, function: Callable, batch: Batch, form: Callable) -
     def log_metric(metric: str, value: float) -> None:
         logged.setdefault(metric, []).append(float(value))
 
-    given = dict(prompts=prompts, completions=form(batch.texts), completion_ids=batch.completion_ids, **batch.columns,
-                 trainer_state=batch.trainer_state, log_extra=log_extra, log_metric=log_metric)
-    arguments = _arguments(name, function, given, {"group_ids": batch.group_ids, "ratings": batch.ratings})
+    given = dict(prompts=prompts, completions=form(batch.texts), completion_ids=_own(batch.completion_ids),
+                 **_own(batch.columns), trainer_state=batch.trainer_state, log_extra=log_extra, log_metric=log_metric)
+    arguments = _arguments(name, function, given, {"group_ids": _own(batch.group_ids), "ratings": _own(batch.ratings)})
     try:
         returned = _awaited(function(**arguments))
     except RewardError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # sys.exit() in a function ends the function, not the training
         raise RewardError(name, None, f"raised {type(error).__name__}: {error}{_line_of(error)}") from error
     metrics = {metric: math.fsum(values) / len(values) for metric, values in logged.items()}
     steps = _checked_steps(name, returned, batch.texts)
@@ -254,7 +255,14 @@ def _arguments(name: str, function: Callable, given: dict[str, Any], if_named: d
     return {key: value for key, value in given.items() if key in named}
 
 
-def _line_of(error: Exception) -> str:
+def _own(value: Any) -> Any:
+    """Lists and dicts copied through and through; what they hold stays the same object."""
+    if isinstance(value, dict):
+        return {key: _own(each) for key, each in value.items()}
+    return [_own(each) for each in value] if isinstance(value, list) else value
+
+
+def _line_of(error: BaseException) -> str:
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

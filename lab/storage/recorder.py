@@ -54,11 +54,11 @@ def recording(trainer: Trainer, name: str, runs_dir: str | os.PathLike | None = 
     """
     store = open_store(runs_dir or default_runs_dir())
     run = store.create_run(trainer.config.to_dict(), name=name, status="training", info=driver_info() | trainer.policy.resolved)
-    folder, saved = RunFolder(store, run), None
-    keep_reward_files(trainer.config, folder.path)
-    report = plan_with(store, trainer)
-    keep_plan(store, run, report)
+    folder, saved, status = RunFolder(store, run), None, "failed"
     try:
+        keep_reward_files(trainer.config, folder.path)
+        report = plan_with(store, trainer)
+        keep_plan(store, run, report)
         for step in _steps(trainer, store, run):
             if trainer.planning.report is not report:
                 report = trainer.planning.report
@@ -73,9 +73,8 @@ def recording(trainer: Trainer, name: str, runs_dir: str | os.PathLike | None = 
     except (GeneratorExit, KeyboardInterrupt, ScoresAwaited):  # the last leaves the completions in the checkpoint
         status = "stopped"
         raise
-    except Exception as error:
-        status = "failed"
-        store.set_status(run, status, error=str(error) or type(error).__name__, traceback=traceback.format_exc())
+    except BaseException as error:  # whatever it is, the run must not look as if it still went
+        store.set_status(run, "failed", error=str(error) or type(error).__name__, traceback=traceback.format_exc())
         raise
     finally:
         if status != "failed":
