@@ -91,6 +91,15 @@ def test_a_function_that_fails_everywhere_says_so_once(tmp_path):
     assert [(f.row, f.line) for f in column.failures] == [(None, 2)] and column.values == [None] * 3
 
 
+def test_a_function_that_works_on_one_alone_and_not_on_all_together_is_not_scored_one_by_one(tmp_path):
+    """The commonest slip, one score for the whole batch. A training would stop at it, so the bench must not praise it."""
+    path = tmp_path / "short.py"
+    path.write_text("def short(completions, **kwargs):\n    return [1.0]\n")
+    column = bench(str(path), [group_of("a", "b", "c")], hostile=False).columns[0]
+    (failure,) = column.failures
+    assert failure.row is None and "1 scores for 3 completions" in failure.message and column.values == [None] * 3
+
+
 def test_an_endless_loop_is_stopped_once_and_its_line_and_row_are_named(tmp_path):
     path = tmp_path / "endless.py"
     path.write_text("def endless(completions, **kwargs):\n    for c in completions:\n        while 'x' in c[0]['content']: pass\n")

@@ -283,12 +283,13 @@ class _Asking:
             if getattr(error, "kind", "") in WHOLE or _misses_a_column(error):
                 return self._fail(None, error)
             if error.row is None:
-                break
+                return self._one_by_one(rows, error)
             self._fail([rows[error.row]], error)
             rows = rows[:error.row] + rows[error.row + 1:]
         self._one_by_one(rows)
 
-    def _one_by_one(self, rows: list[int]) -> None:
+    def _one_by_one(self, rows: list[int], together: RewardError | None = None) -> None:
+        """Looks for the rows that fail. Where none does, what was wrong with them `together` would stop a training too."""
         errors: dict[int, RewardError] = {}
         for row in rows:
             if (error := self._try([row])) is not None:
@@ -297,6 +298,9 @@ class _Asking:
                     return self._fail(None, error)
         if len(errors) == len(self.batch) and len({(error.message, _line_of(error)) for error in errors.values()}) == 1:
             return self._fail(None, next(iter(errors.values())))
+        if together is not None and not errors:
+            self.values = [None] * len(self.batch)
+            return self._fail(None, together)
         for row, error in errors.items():
             self._fail([row], error)
 
