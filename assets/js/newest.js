@@ -1,5 +1,5 @@
-// Below the curves: the newest step's groups, one line each, and the rows of the chosen one. While somebody reads, the
-// groups stay as they are and a button says that newer ones are there.
+// Below the curves: the newest step's groups, one line each, how many of their texts differ, and the rows of the chosen one.
+// While somebody reads, the groups stay as they are and a button says that newer ones are there.
 
 import * as api from "./api.js";
 import { drawBar, makeBar, makeDots, scaleOf } from "./axis.js";
@@ -11,15 +11,20 @@ import * as tabs from "./tabs.js";
 import { spans } from "./text.js";
 import * as url from "./url.js";
 
+const ALIKE = 0.5; // share of different texts at which a step's groups count as grown alike
+const ALIKE_MEANS = "Half of the texts or more repeat another of their group. Completions that are alike have nothing left to compare: a "
+  + "warning, even if they are right. Harder prompts, a higher temperature or an entropy bonus help.";
+
 let shown = null, chosen = null, busy = false, held = 0, parts = null;
 
 export function mount() {
   whenThere("lab-newest", (place) => {
-    parts = { title: el("b"), newer: el("button.small", { type: "button", hidden: true, onclick: () => follow(true) }),
+    parts = { title: el("b"), different: el("span.quiet.different"),
+      alike: el("span.chip.note", { hidden: true, title: ALIKE_MEANS }, "growing alike"), newer: el("button.small", { type: "button", hidden: true, onclick: () => follow(true) }),
       list: el("div.lines", { role: "listbox", "aria-label": "Groups of the step" }),
       rows: el("section.rows-of.panel", { "aria-label": "Chosen group" }) };
-    const lines = el("section.lines-of.panel", {}, el("header", {}, parts.title, el("span.quiet", {}, "widest spread first"),
-      parts.newer), parts.list);
+    const lines = el("section.lines-of.panel", {}, el("header", {}, parts.title, parts.different, parts.alike,
+      el("span.quiet", {}, "widest spread first"), parts.newer), parts.list);
     parts.list.addEventListener("keydown", walk);
     fill(place, el("div.newest", {}, lines, parts.rows));
     poll.on("live", () => follow(false));
@@ -78,9 +83,18 @@ function draw() {
   fill(parts.title, shown.step === poll.state.run.step ? `Newest step, ${count(groups.length, "group")}`
     : `Step ${shown.step}, ${count(groups.length, "group")}`);
   set(parts.newer, { hidden: true });
+  drawDiversity(groups);
   const scale = scaleOf(groups.flatMap((group) => group.completions.map((c) => c.reward)), shown.functions);
   keyed(parts.list, groups, (group) => group.index, (group) => makeLine(group), (line, group) => drawLine(line, group, scale));
   drawRows(groups.find((group) => group.index === chosen), scale);
+}
+
+/** As the metric groups/distinct_completions has it, for groups of one size. */
+function drawDiversity(groups) {
+  const all = groups.reduce((sum, group) => sum + group.completions.length, 0);
+  const different = groups.reduce((sum, group) => sum + new Set(group.completions.map((c) => c.text.trim())).size, 0);
+  say(parts.different, `${different} of ${all} texts differ`);
+  set(parts.alike, { hidden: different > ALIKE * all });
 }
 
 function makeLine(group) {
@@ -154,6 +168,8 @@ function story(group, rows) {
 
 function drawEmpty() {
   fill(parts.title, "No step yet");
+  say(parts.different, "");
+  set(parts.alike, { hidden: true });
   fill(parts.list, el("p.note", {}, "The first step's groups appear here as soon as they are scored and learned from."));
   fill(parts.rows);
 }

@@ -38,6 +38,7 @@ function makeCells() {
     step: cell("step", "step"), reward: cell("reward", "reward, 4-step mean"), kl: cell("kl", "KL, smoothed"),
       time: cell("time", "time left") };
   for (const each of Object.values(cells)) each.box = el(`div.cell.${each.name}`, {}, each.label, each.value);
+  cells.model.value.append((cells.model.name = el("span")), (cells.model.path = el("span.chip.note", { hidden: true }, "plain path")));
   cells.phase.value.append(el("i.dot", { "aria-hidden": "true" }), (cells.phase.word = el("b")));
   cells.step.value.append((cells.step.now = el("b")), (cells.step.of = el("span")));
   cells.reward.value.append((cells.reward.now = el("b")), (cells.reward.spark = spark()));
@@ -63,7 +64,9 @@ function redraw(strip, cells, buttons) {
   const info = engine.info ?? {};
   set(strip, { "data-state": phase, "data-contact": contact, "data-kind": run?.kind ?? null, "data-run": run?.id ?? null,
     "data-step": run?.step ?? null });
-  say(cells.model.value, [info.model ?? run?.model ?? "–", params(info.params)].filter(Boolean).join(" · "));
+  say(cells.model.name, [info.model ?? run?.model ?? "–", params(info.params)].filter(Boolean).join(" · "));
+  set(cells.model.path, { hidden: !info.path?.startsWith("Plain path") });
+  set(cells.model.box, { title: info.path ?? null });
   say(cells.device.value, info.device ? [deviceName(info.device),
     info.threads ? count(info.threads, "thread") : ""].filter(Boolean).join(" · ") : "–");
   say(cells.memory.value, info.rss ? `${gigabytes(info.rss)} of ${gigabytes(info.memory_total)} GB` : "–");

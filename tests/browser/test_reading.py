@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 import time
+from dataclasses import replace
 from decimal import Decimal
 
 import pytest
@@ -15,7 +16,7 @@ from lab.presets import PRESETS
 from lab.records import Completion, Group, StepRecord
 from lab.web.form import read_form
 from tests.browser.conftest import DESK, PHONE, open_page, watched
-from tests.browser.made_runs import HOSTILE, hostile_group, metrics, scored, write_run, write_step
+from tests.browser.made_runs import HOSTILE, hand_worked_group, hostile_group, metrics, scored, write_run, write_step
 
 MINUS = "\u2212"
 
@@ -180,6 +181,38 @@ def test_curves_say_their_newest_value_and_loss_comes_last(page, lab, owner):
     assert float(reward.get_attribute("data-value")) == pytest.approx(sum(metrics(step)["reward"] for step in range(9, 13)) / 4, abs=1e-3)
     expect(page.locator("figure[data-metric='loss']")).to_contain_text("≈ 0 is normal")
     expect(page.locator(".progress")).to_contain_text("Step 12 of 40")
+
+
+def test_completions_that_grow_alike_are_a_warning(page, lab, owner):
+    # The hand-worked group has eight texts, all different. Of a group of eight equal ones and one more half: (8 + 1) of 16 is more
+    # than a half, (8 + 1 + 1) of 24 is not.
+    run = write_run(lab.store, owner=owner, steps=1, status="finished", with_groups=False)
+    alike = [[replace(c, text="<answer>82</answer>") for c in hand_worked_group().completions] for _ in range(2)]
+    groups = [hand_worked_group(0), *(replace(hand_worked_group(i), completions=same) for i, same in enumerate(alike, 1))]
+    lab.store.write_step(run, StepRecord(2, metrics(2), groups[:2]), seconds=1.0)
+    open_page(page, lab, f"?run={run}&tab=train")
+    expect(page.locator(".lines-of header")).to_contain_text("9 of 16 texts differ")
+    expect(page.locator(".lines-of header .chip")).to_be_hidden()
+    lab.store.write_step(run, StepRecord(3, metrics(3), groups), seconds=1.0)
+    expect(page.locator(".lines-of header")).to_contain_text("10 of 24 texts differ")
+    expect(page.locator(".lines-of header .chip")).to_be_visible()
+    expect(page.locator(".lines-of header .chip")).to_have_attribute("title", re.compile("nothing left to compare"))
+
+
+@pytest.mark.parametrize("way, shown", [("Plain path: this architecture does not run with shared prompts, it refuses.", True),
+                                        ("Fast path: prompts are shared by their group. Checked against the plain path.", False)])
+def test_a_model_on_the_plain_path_says_so(page, lab, way, shown):
+    def with_way(route):
+        answer = route.fetch()
+        now = answer.json()
+        now["engine"]["info"]["path"] = way  # as of a model of another family, which the lab does not bring
+        route.fulfill(response=answer, json=now)
+
+    page.route("**/api/live?*", with_way)
+    open_page(page, lab)
+    cell = page.locator(".strip .cell.model")
+    expect(cell).to_have_attribute("title", way)
+    expect(cell.get_by_text("plain path")).to_be_visible(visible=shown)
 
 
 def test_the_address_restores_tab_run_step_and_group(page, lab, owner):
