@@ -94,7 +94,7 @@ function draw(figure, keepZoom) {
   if (!kept) figure.zoomed = false;
   if (!keepZoom) figure.top = null;
   figure.top = topFor(figure, traces);
-  Object.assign(layout.xaxis, { range: kept?.[0] ?? plannedRange() });
+  Object.assign(layout.xaxis, { range: kept?.[0] ?? plannedRange(), dtick: wholeSteps(kept?.[0] ?? plannedRange()) });
   Object.assign(layout.yaxis, { range: kept?.[1] ?? range(figure.top), tickformat: figure.top[1] < 0.001 ? ".0e" : curve.unit === "bytes" ? "~s" : "~g" });
   layout.margin.r = parts.length ? 92 : 12;
   layout.annotations = notes(figure);
@@ -178,7 +178,7 @@ function thin() {
 async function rescale(figure) {
   const top = topFor(figure, figure.plot.data), planned = plannedRange(), said = notes(figure, top), change = {};
   if (String(top) !== String(figure.top)) change["yaxis.range"] = range((figure.top = top));
-  if (String(planned) !== String(figure.plot.layout.xaxis.range)) change["xaxis.range"] = planned;
+  if (String(planned) !== String(figure.plot.layout.xaxis.range)) Object.assign(change, { "xaxis.range": planned, "xaxis.dtick": wholeSteps(planned) });
   if (JSON.stringify(said) !== figure.notes) {
     change.annotations = said;
     figure.notes = JSON.stringify(said);
@@ -206,6 +206,9 @@ function roundUp(value) {
   const unit = 10 ** Math.floor(Math.log10(value));
   return [1, 1.5, 2, 3, 4, 6, 8, 10].map((step) => step * unit).find((step) => step >= value * 0.999) ?? 10 * unit;
 }
+
+/** A short run's axis would else write each whole step several times. */
+const wholeSteps = ([first, last]) => (last - first < 7 ? 1 : null);
 
 function plannedRange() {
   const end = Math.max(poll.state.run?.max_steps ?? 0, poll.state.steps.cursor, 2);

@@ -4,6 +4,7 @@ import * as api from "./api.js";
 import { settings } from "./data.js";
 import { el, fill, keyed, say, set, whenThere } from "./dom.js";
 import { count } from "./format.js";
+import * as forms from "./forms.js";
 import * as poll from "./poll.js";
 import * as tabs from "./tabs.js";
 
@@ -50,10 +51,12 @@ export async function choices(builtin) {
 /** What goes into the Train form when a data set is used: task, rewards, weights. */
 export const usedValues = () => [used.task, used.rewards ?? ["accuracy"], ""];
 
-function use(dataset) {
+/** The Train form may be built only now, and then takes what it held before: the data set goes in after that. */
+async function use(dataset) {
   used = dataset;
   tabs.choose("train");
-  whenThere("train-start", () => setTimeout(() => document.getElementById("data-use")?.click(), 150));
+  await forms.values("train");
+  document.getElementById("data-use")?.click();
 }
 
 function drawList() {

@@ -151,7 +151,7 @@ function drawRow(row, c, view, scale, self) {
 function spoken(c, view, way, writing) {
   if (writing) return `Completion ${c.index + 1}, ${count(c.tokens, "token")} so far`;
   const advantage = signed(c.advantage).replace("+", "plus ").replace("\u2212", "minus ");
-  if (c.finished === null) return `Completion ${c.index + 1}, cancelled, not scored`;
+  if (c.finished === null || view.stopped) return `Completion ${c.index + 1}, cancelled, not scored`;
   const worth = c.reward === null ? "not applicable" : reward(c.reward);
   return `Completion ${c.index + 1}, reward ${worth}, advantage ${advantage}, ${EFFECT[way]}`;
 }
@@ -179,7 +179,7 @@ function drawMore(more, c, view) {
   const scored = (c.reward ?? null) !== null;
   const sum = scored ? view.functions.filter((f) => f.counts).map((f) => part(c, f)).join(" + ") : "";
   const silent = view.functions.filter((f) => !f.applies).map((f) => f.name).join(" and ");
-  const key = JSON.stringify([c.tokens, c.finished, sum, c.reward, silent]);
+  const key = JSON.stringify([c.tokens, c.finished, sum, c.reward, silent, view.stopped]);
   if (more.dataset.key === key) return;
   more.dataset.key = key;
   const copied = el("span.copied", { role: "status" });
@@ -187,10 +187,11 @@ function drawMore(more, c, view) {
     onclick: () => navigator.clipboard.writeText(c.text).then(() => say(copied, "copied")) }, "Copy");
   fill(more,
     c.finished === null ? el("p", {}, "cancelled before it ended, not scored")
+      : view.stopped ? el("p", {}, "ended by itself, cancelled before it was scored")
       : el("p", {}, el("b", {}, count(c.tokens, "token")), c.finished === false ? `, cut off${view.limit ? ` at ${view.limit}` : ""}`
       : ", ended by itself"),
     el("p.actions", {}, copy, copied),
-    sum ? el("p.sum", {}, `${sum} = `, el("b", {}, reward(c.reward))) : c.finished === null ? null : el("p.sum", {}, "No reward function applies to this completion."),
+    sum ? el("p.sum", {}, `${sum} = `, el("b", {}, reward(c.reward))) : c.finished === null || view.stopped ? null : el("p.sum", {}, "No reward function applies to this completion."),
     sum && silent ? el("p.sum", {}, `${silent} cannot be judged here, for lack of an answer or column: its weight goes to the others.`) : "");
 }
 

@@ -111,7 +111,8 @@ function show(next) {
   set(group.node, { hidden: view.empty === true });
   parts.frame.classList.toggle("recorded", view.recorded === true);
   if (view.empty) {
-    fill(parts.title, "Lab");
+    sayWhyEmpty(view);
+    fill(parts.title, view.prompt || "Lab");
     fill(parts.summary);
     [parts.arithmetic, parts.compare.node, parts.tied.node].forEach((node) => set(node, { hidden: true }));
     return;
@@ -224,9 +225,14 @@ function layoutButton(name, label) {
 function emptyState() {
   const ghost = [0.55, 0.35, 0.45, 0.3].map((width) => el("div.ghost", {}, el("i", { style: { width: `${100 * width}%` } }),
     el("i"), el("i")));
-  return el("section.state", { hidden: true }, el("h2", {}, "No group yet"),
-    el("p", {}, "Sample writes a group of completions to your prompt, scores them and works out their advantages."), ghost,
+  return el("section.state", { hidden: true }, el("h2"), el("p"), ghost,
     el("button.filled", { type: "button", onclick: () => sample.press() }, icon("play"), "Sample"));
+}
+
+/** No sample was asked for yet, or one came to nothing: then why, for the notice above is gone after a reload. */
+function sayWhyEmpty({ ended, why }) {
+  say(parts.empty.querySelector("h2"), !ended ? "No group yet" : ended === "cancelled" ? "Cancelled before anything was written" : "Nothing was sampled");
+  say(parts.empty.querySelector("p"), why ?? "Sample writes a group of completions to your prompt, scores them and works out their advantages.");
 }
 
 function makeKey() {

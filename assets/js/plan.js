@@ -40,7 +40,7 @@ export function mount() {
   });
   whenThere("lab-plan", (place) => {
     fill(place, el("div.plan", {}, el("b", {}, "Plan"), el("p.sum"), el("p.note.steps"), el("div.cost", { "aria-live": "polite" })));
-    whenThere("train-max_steps", () => setTimeout(() => show(readForm()), 0));
+    whenThere("train-max_steps", () => setTimeout(() => settings ?? show(readForm()), 0)); // unless a kept form has spoken already
     poll.on("live", askAgain);
   });
   whenThere("lab-preset-note", () => presetNote("first-run"));

@@ -25,7 +25,7 @@ function draw() {
     && totals[i] > floor + 1e-6 })).filter((text) => text.i !== honest)
     .sort((a, b) => b.earns - a.earns || (b.total === null) - (a.total === null) || (b.earns ? b.total - a.total : 0)
       || a.i - b.i);
-  const earn = earning(totals), words = `${earn} of ${texts.length} earn`;
+  const earn = earning(totals), words = texts.every((text) => text.total === null) ? "not scored" : `${earn} of ${texts.length} earn`;
   const payers = (i) => result.functions.filter((f, place) => figures.weights[place] && f.hostile?.[i] != null
     && figures.weights[place] * (f.hostile[i] - least[place]) > 1e-6).map((f) => f.name);
   const lines = texts.map((text) => el("tr",
@@ -51,6 +51,7 @@ function panel(words, bad, ...children) {
 function broken(i) {
   const failure = state.result.functions.flatMap((f) => f.hostile_failures.map((each) => ({ ...each,
     name: f.name }))).find((each) => each.rows === null || each.rows.includes(i));
-  return failure ? el("span", { title: failure.message }, failure.line ? `breaks line ${failure.line}`
-    : `breaks ${failure.name}`) : "no function applies";
+  if (failure) return el("span", { title: failure.message }, failure.line ? `breaks line ${failure.line}` : `breaks ${failure.name}`);
+  const dead = state.result.functions.find((f) => !f.hostile && f.failures.some((each) => each.rows === null));
+  return dead ? `${dead.name} does not run` : "no function applies";
 }

@@ -145,8 +145,7 @@ function engineIsReady() {
 function resultView(result, fresh) {
   const group = result.groups[0];
   const cancelled = result.status === "cancelled" ? "cancelled" : null;
-  if (!group) return { key: `sample ${result.rollout}`, prompt: result.prompts[0] ?? "", completions: [],
-    functions: result.functions, mean: null, std: null, stopped: cancelled ?? result.status };
+  if (!group) return { empty: true, ended: cancelled ?? result.status, why: result.error, prompt: result.prompts[0] ?? "" };
   if (cancelled) { // it was not cut off by the token limit, and nothing was scored
     group.completions = group.completions.map((c) => ({ ...c, finished: c.finished || null }));
   }

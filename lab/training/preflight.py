@@ -75,6 +75,8 @@ class Preflight:
 
     def summary(self) -> str:
         ended = self.completions - self.cut_off
+        if self.rewards and all(seen.mean is None for seen in self.rewards):  # scored by hand: nobody knows yet
+            return f"{ended} of {self.completions} completions ended."
         return f"{self.live} of {self.groups} groups have signal, {ended} of {self.completions} completions ended."
 
     def to_dict(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import expect
 
 from lab.config import RunConfig
-from tests.browser.conftest import open_page
+from tests.browser.conftest import DESK, PHONE, open_page
 
 SMALL = RunConfig(task="add2", num_generations=4, prompts_per_step=1, max_completion_length=16, rewards=("by_hand",), max_steps=2, seed=3)
 
@@ -30,6 +30,9 @@ def test_a_waiting_group_is_scored_by_keyboard_and_the_run_goes_on(page, lab, ru
     expect(give).to_have_attribute("aria-disabled", "true")
     rows = panel.get_by_role("article")
     expect(rows).to_have_count(4)
+    page.set_viewport_size(PHONE)  # also there everything that is to be scored and typed is within reach
+    assert panel.evaluate("(node) => Math.round(node.getBoundingClientRect().right) <= document.documentElement.clientWidth")
+    page.set_viewport_size(DESK)
     clarity = panel.get_by_role("slider", name="clarity of completion 1")
     expect(clarity).to_have_attribute("aria-valuetext", "not scored")
     clarity.focus()

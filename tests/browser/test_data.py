@@ -135,6 +135,19 @@ def test_a_scan_shows_who_has_signal_and_a_part_is_kept_and_trained_on(data, lab
     expect(page.locator("#train-rewards")).to_contain_text("format")
 
 
+def test_train_on_it_outlasts_what_the_train_form_held_before_a_reload(data, lab):
+    page = data
+    prepare(page, "Three sums")
+    page.get_by_role("tab", name="Train").click()
+    page.locator("#train-seed input, #train-seed textarea").first.fill("7")
+    expect(page.locator(".strip").get_by_role("button", name="Train", exact=True)).to_have_attribute("title", re.compile("seed 7"))
+    page.get_by_role("tab", name="Data").click()
+    page.reload()  # from here on the Train tab is not built before the button asks for it
+    page.locator(".set", has_text="Three sums").get_by_role("button", name="Train on it").click()
+    expect(page.locator("#train-task input")).to_have_value("Three sums (3 rows)")
+    expect(page.locator("#train-seed input, #train-seed textarea").first).to_have_value("7")
+
+
 def test_a_scan_can_be_cancelled_and_a_set_deleted(data, lab):
     page = data
     source(page, "A task that comes with the lab")

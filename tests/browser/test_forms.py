@@ -65,9 +65,23 @@ def test_a_cancelled_sample_keeps_what_was_written_and_says_that_it_was_not_scor
     texts = page.locator(".group article .text").all_text_contents()
     assert any(texts)
     assert page.locator(".group article:not([data-reward=''])").count() == 0
+    page.locator(".group article").nth(1).click()
+    expect(page.locator(".group article .more:visible").last).to_contain_text("cancelled before it")  # no token count that nobody knows
+    expect(page.locator(".group")).not_to_contain_text("0 tokens")
     page.reload()
     expect(page.locator(".glass-head .summary")).to_contain_text("cancelled, not scored")
     expect(page.locator(".group article").first).to_be_visible()
+
+
+def test_the_plan_is_of_what_the_form_holds_after_a_reload_too(page, lab):
+    open_page(page, lab, "?tab=train")
+    field(page, "train", "num_generations").fill("5")
+    sums = page.locator("#lab-plan .sum")
+    expect(sums).to_have_text("8 prompts × 5 completions = 40 per step")
+    page.reload()
+    expect(field(page, "train", "num_generations")).to_have_value("5")
+    page.wait_for_timeout(1000)  # what a late second word would need to take it back
+    expect(sums).to_have_text("8 prompts × 5 completions = 40 per step")
 
 
 def test_every_tab_stop_of_the_forms_has_a_name(page, lab):
