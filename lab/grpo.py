@@ -86,6 +86,7 @@ def zero_without_signal(advantages: Tensor, groups: GroupStats) -> Tensor:
 
 
 def clamp_log_ratio(log_ratio: Tensor) -> Tensor:
+    """Within ±20, any shape, in nats; whoever clamps counts what was cut."""
     return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
 
 
@@ -284,6 +285,7 @@ def without_padding(per_token: Tensor, mask: Tensor) -> Tensor:
 
 
 def check_shapes(logps: Tensor, old: Tensor | None, ref: Tensor | None, advantages: Tensor, mask: Tensor) -> None:
+    """All (N, T), advantages (N,) or (N, T). Raises ValueError with the name and both shapes."""
     named = {"old_per_token_logps": old, "ref_per_token_logps": ref, "completion_mask": mask}
     for name, tensor in named.items():
         if tensor is not None and tensor.shape != logps.shape:

@@ -118,6 +118,7 @@ def nanstd(values: Tensor) -> Tensor:
 
 
 def check_rewards(rewards: Tensor) -> None:
+    """(N,) floats, none infinite; NaN is "not applicable". Raises ValueError."""
     if rewards.dim() != 1 or not rewards.is_floating_point():
         raise ValueError(f"rewards must be a float tensor of shape (N,), not {rewards.dtype} {tuple(rewards.shape)}.")
     if rewards.isinf().any():
@@ -126,6 +127,7 @@ def check_rewards(rewards: Tensor) -> None:
 
 
 def check_weights(rewards_per_func: Tensor, weights: Tensor) -> None:
+    """(N, F) and (F,), no infinite reward. Raises ValueError with row and function."""
     if rewards_per_func.dim() != 2 or weights.shape != rewards_per_func.shape[1:]:
         shapes = f"{tuple(rewards_per_func.shape)} and {tuple(weights.shape)}"
         raise ValueError(f"rewards_per_func and weights are {shapes}; they must be (N, F) and (F,).")

@@ -35,6 +35,7 @@ def metrics(stats: Sequence[dict[str, Tensor]], *, loss_type: str, importance_sa
 
 
 def clip_ratios(stats: Sequence[dict[str, Tensor]], level: str) -> dict[str, Tensor]:
+    """TRL's five clip metrics, 0-d shares."""
     low, high = clip_share(stats, "clipped_low", level), clip_share(stats, "clipped_high", level)
     return {
         "clip_ratio/low_mean": low,
@@ -46,6 +47,7 @@ def clip_ratios(stats: Sequence[dict[str, Tensor]], level: str) -> dict[str, Ten
 
 
 def clip_share(stats: Sequence[dict[str, Tensor]], name: str, level: str) -> Tensor:
+    """Share of clipped tokens, or at sequence level of completions with a clipped token."""
     if level == "sequence":
         return torch.cat([s[name].any(-1) for s in stats]).float().mean()
     return token_mean(stats, name)
@@ -65,4 +67,5 @@ def token_mean(stats: Sequence[dict[str, Tensor]], name: str) -> Tensor:
 
 
 def total(stats: Sequence[dict[str, Tensor]], name: str) -> Tensor:
+    """A count summed over micro-batches."""
     return sum(s[name] for s in stats)
