@@ -27,6 +27,13 @@ def policy_4bit():
     return Policy.load("tiny", device="cpu", load_in_4bit=True, num_threads=1)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def no_made_up_run_is_left_going():
+    from tests.webapp import end_all_runs
+
+    end_all_runs()
+
+
 @pytest.fixture
 def adapter(policy):
     """A random adapter that changes the model's output, as one in the middle of training does."""
