@@ -62,9 +62,13 @@ class StepTime:
 Side = Callable[["Work"], Iterator[StepTime]]
 
 
-def ours(work: Work) -> Iterator[StepTime]:
-    """Endless steps of our trainer, all metrics on."""
-    policy = Policy.load(work.model, dtype=work.dtype, load_in_4bit=work.load_in_4bit, device=work.device, num_threads=work.threads)
+def load(work: Work) -> Policy:
+    return Policy.load(work.model, dtype=work.dtype, load_in_4bit=work.load_in_4bit, device=work.device, num_threads=work.threads)
+
+
+def ours(work: Work, policy: Policy | None = None) -> Iterator[StepTime]:
+    """Endless steps of our trainer, all metrics on, with `policy` if one is loaded already."""
+    policy = policy or load(work)
     policy.eos_ids = []  # every completion runs to its full length
     config = RunConfig(
         model=work.model, task=[{"prompt": prompt} for prompt in prompts(work, policy.tokenizer)], system_prompt=None, rewards=(spread,),

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from lab.forward import fast_path, packing
+from lab.forward import fast_path, packing, static_decode
 from lab.forward.adapters import Adapters
 from lab.forward.blocks import LlamaBody
 from lab.forward.bodies import HuggingFaceBody
@@ -29,6 +29,7 @@ from lab.forward.decode import Decoding, PlainDecoding, SharedDecoding
 from lab.forward.head import frozen_head_logps, has_logit_rule, logit_rule, token_logps
 from lab.forward.merged import FewRowsLinear
 from lab.forward.packing import pack
+from lab.forward.static_decode import StaticDecoding
 from lab.models.loading import Base, load_base
 from lab.models.registry import ModelError, ModelSource, Progress, fetch, resolve
 from lab.rollout import Rollout, SamplingSettings, pad_left
@@ -67,6 +68,7 @@ class Policy:
         self._sampling_head: FewRowsLinear | None = None
         self._check_head()
         self.fast = fast_path.choose(self, way)
+        self.fast = static_decode.choose(self, way)
 
     @classmethod
     def load(cls, model: str, *, dtype: str = "auto", load_in_4bit: bool | None = None, device: str = "auto",
@@ -185,7 +187,8 @@ class Policy:
         """The decoding loop of one batch of prompts, in the fastest way that was found right for this model."""
         self.adapters.require(adapter)
         longest = max(map(len, prompts)) + settings.max_completion_length
-        way = SharedDecoding if self.fast.takes(longest) else PlainDecoding
+        shared = StaticDecoding if self.fast.graphs else SharedDecoding
+        way = shared if self.fast.takes(longest) else PlainDecoding
         return way(self, prompts, adapter, settings, generator)
 
     def hidden_states(self, ids: Tensor, mask: Tensor, positions: Tensor, cache: Any) -> Tensor:

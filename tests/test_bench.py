@@ -50,5 +50,6 @@ def test_the_measurement_for_a_gpu_runs_anywhere():
     from tests.benchmarks.one_device import main as measure
 
     result = measure(["--shape", "tiny", "--device", "cpu", "--prompt-tokens", "40", "--completion-tokens", "6", "--steps", "1"])
-    assert len(result["step"]) == 1 and result["sampled_tokens_per_second"] > 0
+    for way in ("with_graphs", "without_graphs"):
+        assert len(result[way]["step"]) == 1 and result[way]["sampled_tokens_per_second"] > 0 and result[way]["peak_gb"] > 0.1
     assert 0 < result["planned_gb"] < 2 and result["peak_gb"] > 0.1

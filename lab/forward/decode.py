@@ -117,14 +117,18 @@ class SharedDecoding(Decoding):
     def _next_logits(self) -> tuple[list[int], Tensor]:
         self._rows = [row for row in self._rows if not self.progress.ended[row]]
         group = self.settings.num_generations
-        room = (MAX_ROWS - len(self._rows)) // group
+        room = max(0, MAX_ROWS - len(self._rows)) // group
         if self._waiting and (room or not self._rows):
             return self._let_in([self._waiting.popleft() for _ in range(min(max(room, 1), len(self._waiting)))])
         if len(self._rows) < COMPACT_BELOW * self._cache.lanes * self._cache.seats:
             self._compact()
+        return self._rows, self._step()
+
+    def _step(self) -> Tensor:
+        """(n, V) after the newest tokens of the rows in the forward."""
         self._cache.begin(torch.tensor([self._places[row] for row in self._rows], device=self.policy.device))
         hidden = self._body(self._last_tokens(self._rows), self._positions(self._rows), self._cache.attend, self.adapter)
-        return self._rows, self.policy.sampling_logits(hidden)
+        return self.policy.sampling_logits(hidden)
 
     def _let_in(self, groups: list[int]) -> tuple[list[int], Tensor]:
         """Read waiting prompts, all in one packed row; their last positions predict every first token of the group."""

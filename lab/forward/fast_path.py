@@ -27,11 +27,13 @@ if TYPE_CHECKING:
 # wrong mask or position is off by whole units.
 TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}
 TOLERANCE_ROUNDED = 0.3
+GRAPHS = " and CUDA graphs"  # ends the name of a way that samples with them (`static_decode`)
 
 
 @dataclass(frozen=True)
 class FastPath:
-    """The body that makes log-probabilities (None: the plain path), whether a merged copy may sample, and a sentence why.
+    """The body that makes log-probabilities (None: the plain path), whether a merged copy may sample, a sentence why,
+    and whether sampling replays CUDA graphs.
 
     It holds for sequences of up to `longest` tokens: beyond it a model with a sliding window no longer sees all of them.
     """
@@ -40,6 +42,7 @@ class FastPath:
     merges: bool
     reason: str
     longest: float = math.inf
+    graphs: bool = False
 
     @property
     def way(self) -> str:
@@ -48,7 +51,7 @@ class FastPath:
             return "plain"
         if not isinstance(self.body, LlamaBody):
             return "shared"
-        return "own with a merged copy" if self.merges else "own"
+        return ("own with a merged copy" if self.merges else "own") + (GRAPHS if self.graphs else "")
 
     def takes(self, tokens: int) -> bool:
         """Whether sequences of this many tokens, prompt included, may go the fast way."""
@@ -64,6 +67,7 @@ def choose(policy: Policy, way: str | None = None) -> FastPath:
 
     `way` is what a run that goes on had before: its body is not bettered, and free memory is not asked again.
     """
+    way = way and way.removesuffix(GRAPHS)
     if way == "plain":
         return FastPath(None, False, "Plain path, as when this run began.")
     rollout = _probe(policy)
@@ -89,9 +93,13 @@ def choose(policy: Policy, way: str | None = None) -> FastPath:
 @torch.no_grad()
 def _difference(policy: Policy, rollout: Rollout, body: Body) -> str | None:
     """What is wrong with a body on this model; None if nothing is."""
-    tolerance = TOLERANCE_ROUNDED if policy.load_in_4bit else TOLERANCE.get(policy.dtype, TOLERANCE_ROUNDED)
     gap = (policy.packed_logps(rollout, None, body)[0] - policy.plain_logps(rollout, None)[0]).abs().max().item()
-    return None if gap <= tolerance else f"its log-probabilities differ by {gap:.2g} there"
+    return None if gap <= tolerance(policy) else f"its log-probabilities differ by {gap:.2g} there"
+
+
+def tolerance(policy: Policy) -> float:
+    """By how much a log-probability of the same token may differ between two ways that are both right."""
+    return TOLERANCE_ROUNDED if policy.load_in_4bit else TOLERANCE.get(policy.dtype, TOLERANCE_ROUNDED)
 
 
 def _probe(policy: Policy) -> Rollout:

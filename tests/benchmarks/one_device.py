@@ -3,7 +3,8 @@
     python -m tests.benchmarks.one_device                              a model of Qwen2.5-1.5B's shape on CUDA, at most 8 GB
     python -m tests.benchmarks.one_device --shape tiny --device cpu    the same script, small, anywhere
 
-The weights are random: only sizes and times mean something. Prints one JSON object: the plan and what was measured.
+The weights are random: only sizes and times mean something. Prints one JSON object: the plan and what was measured, with and
+without CUDA graphs. On a CPU "with" is the same decoding in fixed buffers, whose step is called instead of replayed.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import argparse
 import json
 import tempfile
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +22,11 @@ import torch
 import transformers
 
 from lab.assets import asset
-from lab.bench import Work, clock_of, ours
+from lab.bench import StepTime, Work, clock_of, load, ours
 from lab.config import RunConfig
-from lab.memory import peak
+from lab.memory import mark_peak, peak, peak_since_mark
 from lab.planner import ModelShape, plan
+from lab.policy import Policy
 
 SHAPES = {
     "qwen2.5-1.5b": dict(vocab_size=151936, hidden_size=1536, intermediate_size=8960, num_hidden_layers=28, num_attention_heads=12,
@@ -64,18 +68,33 @@ def random_model(folder: Path, shape: dict[str, Any]) -> None:
 
 
 def measured(work: Work, steps: int) -> dict[str, Any]:
-    began, clock = time.perf_counter(), clock_of(work)
-    stepping = ours(work)
-    next(stepping)  # loads, and warms up
-    loaded = time.perf_counter() - began
+    began = time.perf_counter()
+    policy = load(work)
+    stepping = ours(work, policy)
+    next(stepping)
+    result: dict[str, Any] = dict(device=torch.cuda.get_device_name() if work.device == "cuda" else "cpu",
+                                  first_step_with_loading=time.perf_counter() - began, path=policy.fast.reason)
+    if policy.fast.graphs or work.device == "cpu":  # on CUDA `path` says why not
+        result["with_graphs"] = measured_way(work, policy, stepping, steps, graphs=True)
+        result["path_afterwards"] = policy.fast.reason
+    result["without_graphs"] = measured_way(work, policy, stepping, steps, graphs=False)
+    return result | dict(peak_gb=peak(policy.device) / 1e9)
+
+
+def measured_way(work: Work, policy: Policy, stepping: Iterator[StepTime], steps: int, *, graphs: bool) -> dict[str, Any]:
+    policy.fast = replace(policy.fast, graphs=graphs)
+    if work.device == "cuda":
+        torch.cuda.empty_cache()
+    mark_peak(policy.device)
+    next(stepping)  # warms up
+    clock = clock_of(work)
     begin = clock()
     times = [next(stepping) for _ in range(steps)]
     seconds = clock() - begin
     written = steps * work.num_generations * work.prompts_per_step * work.completion_tokens
     return dict(
-        device=torch.cuda.get_device_name() if work.device == "cuda" else "cpu", first_step_with_loading=loaded,
         step=[t.step for t in times], sampling=[t.sampling for t in times], steps_per_second=steps / seconds,
-        sampled_tokens_per_second=written / sum(t.sampling for t in times), peak_gb=peak(torch.device(work.device)) / 1e9,
+        sampled_tokens_per_second=written / sum(t.sampling for t in times), peak_gb=peak_since_mark(policy.device) / 1e9,
     )
 
 
