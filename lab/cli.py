@@ -103,9 +103,11 @@ def _train(config: RunConfig, name: str | None, runs: Path) -> int:
     from tqdm import tqdm
 
     import lab
+    from lab.rewards.by_hand import ScoresAwaited
+    from lab.tasks.sources import task_name
 
     trainer = lab.Trainer(config)
-    name = name or f"{config.task}-{time.strftime('%H%M')}"
+    name = name or f"{task_name(config.task)}-{time.strftime('%H%M')}"
     print(f"Run {name}: {config.prompts_per_step} prompts × {config.num_generations} completions = {config.completions_per_step} "
           f"per step; steps: {config.max_steps}", flush=True)
     _say_plan(trainer, runs)
@@ -115,9 +117,14 @@ def _train(config: RunConfig, name: str | None, runs: Path) -> int:
             bar.update()
             if trainer.step == 1 and trainer.planning.report:
                 bar.write(trainer.planning.report["measured"]["sentence"])
-            bar.set_postfix_str(f"reward {step.metrics['reward']:.3f}, kl {step.metrics['kl']:.4f}")
+            reward = step.metrics.get("reward")  # no function may have applied to any completion
+            bar.set_postfix_str(f"reward {'–' if reward is None else f'{reward:.3f}'}, kl {step.metrics['kl']:.4f}")
     except KeyboardInterrupt:
         pass  # recording has saved a checkpoint on its way out
+    except ScoresAwaited as asked:
+        print(f"Step {asked.step} waits for scores given by hand. Its completions are saved in run {name}: open `grpo-lab --runs {runs}`, "
+              f"press Resume in the Train tab, and score them there.", file=sys.stderr)
+        return 1
     finally:
         bar.close()
     if trainer.planning.report and trainer.planning.report["measured"]:
@@ -242,11 +249,12 @@ COMMANDS = {"train": train, "rewards": rewards, "doctor": doctor, "models": mode
 
 def _known_errors() -> tuple[type[Exception], ...]:
     """The error classes whose message is already a sentence for people; anything else keeps its traceback."""
+    from lab.errors import PromptTooLong
     from lab.models.registry import ModelError
     from lab.rewards import RewardError
     from lab.tasks import TaskError
 
-    return (ModelError, RewardError, TaskError)
+    return (ModelError, PromptTooLong, RewardError, TaskError)
 
 
 if __name__ == "__main__":

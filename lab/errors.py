@@ -1,10 +1,14 @@
-"""What a person reads when the engine cannot do something."""
+"""What a person reads when something cannot be done. Standard library only."""
 
 from __future__ import annotations
 
 
 class CommandError(ValueError):
     """A command that cannot be carried out; the message goes to whoever sent it."""
+
+
+class PromptTooLong(ValueError):
+    """A prompt that leaves the model no room for an answer; the message is a sentence."""
 
 
 def sentence_of(error: BaseException) -> str:

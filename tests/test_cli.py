@@ -38,6 +38,28 @@ def test_train_writes_a_run_that_can_be_opened_and_says_where(tmp_path):
     assert (run.config["learning_rate"], run.config["num_generations"], run.config["max_steps"]) == (2e-3, 3, 2)
 
 
+def test_a_reward_that_applies_to_nothing_is_shown_as_a_dash_and_ends_nothing(tmp_path, capsys):
+    small = ["--max-steps", "1", "--num-generations", "2", "--prompts-per-step", "1", "--max-completion-length", "8"]
+    # `code` gives None where the rows have no tests, as those of add2
+    assert cli.main(["train", *small, "--rewards", "code", "--name", "none", "--runs", str(tmp_path)]) == 0
+    assert "reward –" in capsys.readouterr().err
+    assert open_run("none", tmp_path).status == "finished"
+
+
+def test_a_run_that_needs_a_person_says_where_its_completions_wait(tmp_path, capsys):
+    small = ["--max-steps", "1", "--num-generations", "2", "--prompts-per-step", "1", "--max-completion-length", "8"]
+    assert cli.main(["train", *small, "--rewards", "by_hand", "--name", "asks", "--runs", str(tmp_path)]) == 1
+    assert "Step 1 waits for scores given by hand. Its completions are saved in run asks" in capsys.readouterr().err
+    assert open_run("asks", tmp_path).status == "stopped"
+
+
+def test_a_prompt_without_room_for_an_answer_is_refused_in_a_sentence(tmp_path, capsys):
+    rows = tmp_path / "long.jsonl"
+    rows.write_text('{"prompt": "' + "word " * 2000 + '", "answer": "1"}', encoding="utf-8")  # the tiny model reads 512 tokens
+    assert cli.main(["train", "--task", str(rows), "--max-steps", "1", "--runs", str(tmp_path)]) == 1
+    assert "grpo-lab: The longest prompt has" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("toml", "words"), [
     ("learning_rat = 1e-3\n", "Unknown setting learning_rat"),
     ("[train]\nlearning_rate = 1e-3\n", "Unknown setting train"),

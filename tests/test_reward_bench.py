@@ -168,6 +168,13 @@ def test_completions_come_from_texts_groups_and_jsonl(tmp_path):
         groups_of([1, 2])
 
 
+def test_lines_of_a_jsonl_end_at_newlines_and_at_nothing_else(tmp_path):
+    path = tmp_path / "separators.jsonl"
+    row = {"prompt": "p", "completion": "a\u2028b\x85c"}
+    path.write_text(json.dumps(row, ensure_ascii=False) + "\r\n", encoding="utf-8", newline="")
+    assert read_completions(path)[0].completions[0].text == "a\u2028b\x85c"
+
+
 @pytest.mark.parametrize(("content", "words"), [
     (b"", "is empty"), (b"\xff\xfe", "not UTF-8"), (b"{", "line 1: not JSON"), (b'{"prompt": "a"}', "line 1: a line needs"),
     (b'[1]', "line 1: a line needs"), (b'{"prompt": "a", "completion": "b"}\n{"prompt": 1, "completion": "b"}', "line 2"),
@@ -215,9 +222,17 @@ def test_the_command_works_on_a_jsonl_and_on_the_recorded_run_and_tells_failures
     assert not (tmp_path / "runs").exists(), "looking creates nothing"
 
 
+def test_a_runs_folder_without_completions_yet_falls_back_to_the_recorded_run(tmp_path, capsys):
+    open_store(tmp_path / "runs").create_run({}, name="waits")
+    assert main(["rewards", "test", "accuracy", "--no-hostile", "--count", "16", "--runs", str(tmp_path / "runs")]) == 0
+    assert "First run" in capsys.readouterr().out
+    assert main(["rewards", "test", "accuracy", "--on", "waits", "--runs", str(tmp_path / "runs")]) == 1  # asked for by name: refused
+
+
 def test_the_command_lists_and_refuses_in_sentences(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["rewards", "list"]) == 0 and "accuracy" in capsys.readouterr().out
     assert main(["rewards"]) == 2 and main(["rewards", "test", "accuracy", "--on", "nothing"]) == 1
     assert main(["rewards", "test", "missing.py"]) == 1
+    assert main(["rewards", "test"]) == 1
     assert "There is no reward file missing.py" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+from pathlib import Path
 
 import pytest
 
@@ -53,6 +54,18 @@ def test_a_version_that_is_not_there_or_not_ones_own_is_refused_with_what_there_
     with pytest.raises(ShelfError, match="none yet"):
         shelf.reward_of(BOB, "mine@1")
     assert shelf.reward_of(BOB, "accuracy(source='boxed')") == "accuracy(source='boxed')"
+
+
+def test_reward_files_of_one_name_in_two_folders_stay_two_rewards(tmp_path):
+    for folder, value in (("a", 1), ("b", 2)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.py").write_text(f"def mine(completions, **kwargs):\n    return [{value}] * len(completions)\n")
+    config = RunConfig(rewards=(str(tmp_path / "a" / "mine.py"), f"{tmp_path / 'b' / 'mine.py'}:mine", str(tmp_path / "a" / "mine.py")))
+    kept = keep_reward_files(config, tmp_path / "run")
+    first, second, again = (str(reward).removesuffix(":mine") for reward in kept.rewards)
+    assert first == again and Path(first).name == "mine.py"
+    assert "return [1]" in Path(first).read_text() and "return [2]" in Path(second).read_text()
+    assert keep_reward_files(config, tmp_path / "run") == kept  # a resume finds the same copies
 
 
 @pytest.mark.parametrize("name", ["", "../mine", "mi ne", "1mine", "mine@2", "class", "ｍｉｎｅ", "a" * 65])

@@ -163,8 +163,8 @@ def test_an_exception_names_function_kind_and_line():
 
 def test_a_function_that_changes_what_it_was_given_changes_it_for_nobody_else():
     def greedy(prompts, completions, completion_ids, tests, **kwargs):
-        for given in (prompts[0], completions, completion_ids[0], tests[0]):
-            given.clear()
+        for taken in (prompts[0], completions, completion_ids[0], tests[0]):
+            taken.clear()
         return [0.0, 0.0]
 
     def later(prompts, completions, completion_ids, tests, **kwargs):

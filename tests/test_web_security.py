@@ -32,6 +32,40 @@ def test_a_foreign_host_is_refused_everywhere(path, host):
     assert client(host=host).get(path).status_code == 403  # DNS rebinding: the browser sends the attacker's name
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1:7860.evil.example", "evil.example:80@127.0.0.1", "127.0.0.1/evil", "127.0.0.1 evil", "[::1"])
+def test_a_host_that_is_more_than_a_name_and_a_port_is_refused(host):
+    assert client(host=host).get("/api/runs").status_code == 403
+
+
+def test_a_body_that_is_larger_than_any_file_is_refused_before_it_is_read():
+    answer = client().post("/api/sample", content=b"{}", headers={"content-length": str(40 << 20), "content-type": "application/json"})
+    assert answer.status_code == 413 and "at most 32 MB" in answer.json()["error"]
+
+
+def json_post(path, text):
+    return client().post(path, content=text.encode(), headers={"content-type": "application/json"})
+
+
+def test_what_no_file_or_database_can_hold_is_refused_in_a_sentence_and_no_crash():
+    half = json_post("/api/sample", '{"prompt": "\\ud800 hi"}')  # half of a surrogate pair: JSON can say it, UTF-8 cannot
+    assert half.status_code == 422 and "half a character" in half.json()["error"]
+    nul = client().post("/api/runs", json={"config": {"task": "a\0b.jsonl"}})
+    assert nul.status_code == 422 and "task holds a NUL" in nul.json()["error"]
+    assert client().get(f"/api/samples/{10 ** 30}").status_code == 422  # beyond SQLite's integers
+    assert client().get("/api/live", params={"after": "nan"}).status_code == 422
+    assert client().post("/api/sample", json={"prompt": "a" * 200_001}).status_code == 422
+    assert client().post("/api/runs", json={"steps": -1}).status_code == 422
+
+
+def test_half_a_character_in_what_is_told_hides_nothing_else():
+    from starlette.requests import Request
+
+    from lab.web.routes import json_answer
+
+    answer = json_answer(Request({"type": "http", "headers": []}), {"error": "\ud800 x"})
+    assert answer.body == b'{"error":"? x"}'
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1:7860", "localhost:7860", "[::1]:7860", "127.0.0.1"])
 def test_loopback_names_are_let_in(host):
     assert client(host=host).get("/api/runs").status_code == 200

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
+from lab.errors import PromptTooLong
 from lab.forward.draw import draw
 from lab.forward.packing import PackedRow
 from lab.forward.shared_cache import SharedCache
@@ -38,8 +39,8 @@ class Decoding(ABC):
         longest = max(map(len, prompts))
         self.limit = min(settings.max_completion_length, policy.max_positions - longest)
         if self.limit < 1:
-            raise ValueError(f"The longest prompt has {longest} tokens and {policy.name} reads at most {policy.max_positions}, "
-                             f"so there is no room for an answer. Shorten the prompt.")
+            raise PromptTooLong(f"The longest prompt has {longest} tokens and {policy.name} reads at most {policy.max_positions}, "
+                                f"so there is no room for an answer. Shorten the prompt.")
         count = len(prompts) * settings.num_generations
         self.progress = Progress([[] for _ in range(count)], [False] * count)
         self._finished = [False] * count

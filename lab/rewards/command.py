@@ -78,6 +78,8 @@ def _list(argv: list[str]) -> int:
 
 def _test(argv: list[str]) -> int:
     arguments = tyro.cli(TryArguments, prog="grpo-lab rewards test", args=argv)
+    if not arguments.rewards:
+        raise ValueError("name at least one reward to test, such as my_reward.py or accuracy.")
     written = _found(arguments, arguments.rewards)
     groups, where, settings = _completions(arguments)
     result = _scored(arguments, written, groups, settings)
@@ -111,8 +113,10 @@ def _completions(arguments: TryArguments) -> tuple[list, str, dict[str, Any]]:
     on = arguments.on
     if on and (on.endswith((".jsonl", ".json")) or Path(on).is_file()):
         return read_completions(Path(on)), on, {}
-    has_store = (arguments.runs / FILE_NAME).is_file()
-    store = Store(arguments.runs / FILE_NAME) if has_store and on != RECORDED else Store(asset("demo/lab.sqlite3"), read_only=True)
+    recorded = Store(asset("demo/lab.sqlite3"), read_only=True)
+    store = Store(arguments.runs / FILE_NAME) if (arguments.runs / FILE_NAME).is_file() and on != RECORDED else recorded
+    if on is None and not any(run.step for run in store.runs()):
+        store = recorded
     runs = [run for run in store.runs() if run.step and on in (None, RECORDED, run.id, run.name)]
     if not runs:
         there = ", ".join(run.name for run in store.runs() if run.step) or "none"

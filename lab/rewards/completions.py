@@ -60,7 +60,8 @@ def read_completions(path: Path) -> list[Group]:
         raise ValueError(f"There is no file {path}, and no run of this name.") from None
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text (byte {error.start}).") from None
-    rows = [_row(line, number, path) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
+    # by newlines alone: a string of JSON may hold the other separators that splitlines() knows, such as U+2028
+    rows = [_row(line, number, path) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
     if not rows:
         raise ValueError(f"{path} is empty: it needs lines with prompt and completion.")
     if len(rows) > MOST_LINES:

@@ -118,16 +118,22 @@ def keep_reward_files(config: RunConfig, folder: Path) -> RunConfig:
     """Copies every reward file that the settings name into `<folder>/rewards/`; the returned settings name the copies.
 
     A copy that is there already is the one that counts: a run goes on with the reward it began with, wherever its folder lies.
+    Different files of one name are kept apart by a short digest of where they came from.
     """
-    kept = {field: tuple(_kept(reward, folder / FOLDER) for reward in getattr(config, field)) for field in REWARD_FIELDS}
+    named = [_file_and_function(reward)[0] for field in REWARD_FIELDS for reward in getattr(config, field)
+             if isinstance(reward, (str, Path))]
+    first = {path.name: path for path in reversed(named) if path is not None}
+    kept = {field: tuple(_kept(reward, folder / FOLDER, first) for reward in getattr(config, field)) for field in REWARD_FIELDS}
     return config if all(kept[field] == getattr(config, field) for field in REWARD_FIELDS) else config.replace(**kept)
 
 
-def _kept(reward: object, folder: Path) -> object:
+def _kept(reward: object, folder: Path, first: dict[str, Path]) -> object:
     path, function = _file_and_function(reward) if isinstance(reward, (str, Path)) else (None, "")
     if path is None:
         return reward
-    copy = folder.resolve() / path.name
+    is_first = path.resolve() == first[path.name].resolve()
+    name = path.name if is_first else f"{path.stem}-{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}.py"
+    copy = folder.resolve() / name
     if not copy.is_file() and path.is_file():
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, copy)

@@ -32,6 +32,7 @@ from lab.web.form import read_form
 
 RUN_COMMANDS = ("pause", "resume", "step", "stop", "resume_run", "change", "branch", "evaluate")
 MOST_STEPS = 1_000_000
+MOST_PROMPT = 200_000  # characters; a text of many megabytes would hold up the engine before it is found too long
 SAMPLE_SETTINGS = ("model", "adapter", "system_prompt", "task", "rewards", "reward_weights", "num_generations", "max_completion_length",
                    "temperature", "top_p", "top_k", "min_p", "seed", "dtype", "load_in_4bit", "device", "num_threads")
 
@@ -109,6 +110,8 @@ def sample(lab: Lab, owner: str, prompt: str, settings: dict[str, Any], adapter:
     """Asks for one group of completions to `prompt`. `adapter` is "base" or the id of a run."""
     if not prompt.strip():
         raise ActionError("The prompt is empty: type a question or take one of the examples.")
+    if len(prompt) > MOST_PROMPT:
+        raise ActionError(f"The prompt has {len(prompt):,} characters; at most {MOST_PROMPT:,} are taken.")
     settings = {name: value for name, value in settings.items() if name in SAMPLE_SETTINGS}
     config = _config(lab.with_dataset(owner, lab.with_versions(owner, settings)))
     if adapter != "base":
@@ -139,6 +142,8 @@ def own_command(lab: Lab, owner: str, command_id: int) -> Command:
 
 def start_run(lab: Lab, owner: str, settings: dict[str, Any], name: str | None = None, steps: int | None = None) -> dict[str, Any]:
     """A new run with these settings; `steps` lets it pause after so many."""
+    if steps is not None and not 1 <= steps <= MOST_STEPS:
+        raise ActionError(f"Pause after {steps} steps: a whole number from 1 to {MOST_STEPS:,} is needed.")
     config = _config(lab.with_dataset(owner, lab.with_versions(owner, settings)))
     _none_going(lab, owner)
     name = name or f"{task_name(config.task)} {time.strftime('%H:%M:%S')}"
@@ -242,6 +247,8 @@ def _none_going(lab: Lab, owner: str) -> None:
 
 
 def _config(settings: dict[str, Any]) -> RunConfig:
+    if nul := [name for name, value in settings.items() if isinstance(value, str) and "\0" in value]:
+        raise ActionError(f"{', '.join(nul)} holds a NUL character, which no name or path can have.")
     try:
         config = RunConfig.from_dict(read_form(settings))
         resolve_model(config.model)

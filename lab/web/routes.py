@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Depends, FastAPI, Request, Response
@@ -46,6 +47,7 @@ from lab.web.presence import Keeper
 from lab.web.security import current_user
 
 Owner = Annotated[str, Depends(current_user)]
+HALF_A_CHARACTER = "The text holds half a character (a lone surrogate): write the character itself."
 LARGE = 2000  # bytes from which compressing pays
 
 
@@ -53,6 +55,8 @@ def add_routes(app: FastAPI, lab: Lab, keeper: Keeper) -> None:
     app.state.lab, app.state.keeper = lab, keeper
     app.include_router(router)
     app.add_exception_handler(ActionError, lambda request, error: json_answer(request, {"error": str(error)}, error.status))
+    app.add_exception_handler(UnicodeEncodeError, lambda request, error: json_answer(request, {"error": HALF_A_CHARACTER}, 422))
+    app.add_exception_handler(OverflowError, lambda request, error: json_answer(request, {"error": "A number is too large."}, 422))
 
 
 def the_lab(request: Request) -> Lab:
@@ -141,6 +145,8 @@ def tokens(request: Request, run_id: str, step: int, group: int, owner: Owner, l
 @router.get("/live")
 def live(request: Request, owner: Owner, lab: TheLab, run: str | None = None, after: float = 0.0) -> Response:
     """What is going on now: phase, engine, the run, partial texts newer than the cursor, open commands."""
+    if not math.isfinite(after):
+        raise ActionError("after is a number of seconds.")
     return json_answer(request, presence.now(lab, request.app.state.keeper, owner, run, after))
 
 
@@ -255,7 +261,8 @@ def only_known(body: dict[str, Any], *known: str) -> None:
 
 
 def json_answer(request: Request, content: Any, status: int = 200) -> Response:
-    body = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    body = text.encode("utf-8", "replace")  # half a character, such as a reward function's error may hold, becomes "?"
     headers = {"cache-control": "no-store"}
     if len(body) > LARGE and "gzip" in request.headers.get("accept-encoding", ""):
         body, headers["content-encoding"] = gzip.compress(body, compresslevel=1), "gzip"

@@ -18,7 +18,9 @@ from starlette.responses import JSONResponse
 
 COOKIE = "grpo_lab_owner"
 LOCAL_OWNER = "local"  # rows written from the command line or a notebook on this machine
+MOST_BYTES = 32 << 20  # of a request's body: the largest are files of tasks, which may have 20 MB
 _OWNER = re.compile(r"[0-9a-f]{32}")
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[\w.-]+)(:\d{1,5})?", re.ASCII)
 _COOKIE_AGE = 365 * 24 * 3600
 
 # Gradio compiles its templates and styles in the browser, hence unsafe-eval and unsafe-inline; everything still comes from here.
@@ -67,6 +69,8 @@ class Guard:
         refusal = _refusal(connection)
         if refusal:
             return await _refuse(scope, receive, send, refusal)
+        if _declared_length(connection) > MOST_BYTES:
+            return await _refuse(scope, receive, send, f"A request may have at most {MOST_BYTES >> 20} MB.", 413)
         owner = _owner_in_cookie(connection)
         is_new = owner is None
         scope.setdefault("state", {})["owner"] = owner or secrets.token_hex(16)
@@ -87,10 +91,9 @@ def _refusal(connection: HTTPConnection) -> str | None:
 
 
 def _host_name(host: str) -> str:
-    try:
-        return urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return ""
+    """The name in a Host header, without its port; "" where it is anything but a name and a port."""
+    match = _HOST.fullmatch(host)
+    return match[1].strip("[]").lower() if match else ""
 
 
 def _is_navigation(connection: HTTPConnection) -> bool:
@@ -98,11 +101,16 @@ def _is_navigation(connection: HTTPConnection) -> bool:
     return connection.scope.get("method") == "GET" and connection.headers.get("sec-fetch-mode") == "navigate"
 
 
-async def _refuse(scope, receive, send, reason: str) -> None:
+def _declared_length(connection: HTTPConnection) -> int:
+    length = connection.headers.get("content-length", "")
+    return int(length) if length.isascii() and length.isdigit() and len(length) < 19 else 0
+
+
+async def _refuse(scope, receive, send, reason: str, status: int = 403) -> None:
     if scope["type"] == "websocket":
         await receive()
         return await send({"type": "websocket.close", "code": 1008, "reason": reason[:120]})
-    await JSONResponse({"error": reason}, status_code=403, headers=HEADERS)(scope, receive, send)
+    await JSONResponse({"error": reason}, status_code=status, headers=HEADERS)(scope, receive, send)
 
 
 def _owner_in_cookie(connection: HTTPConnection) -> str | None:
