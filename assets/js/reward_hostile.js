@@ -53,5 +53,5 @@ function broken(i) {
     name: f.name }))).find((each) => each.rows === null || each.rows.includes(i));
   if (failure) return el("span", { title: failure.message }, failure.line ? `breaks line ${failure.line}` : `breaks ${failure.name}`);
   const dead = state.result.functions.find((f) => !f.hostile && f.failures.some((each) => each.rows === null));
-  return dead ? `${dead.name} does not run` : "no function applies";
+  return dead ? el("span", { title: `${dead.name}: ${dead.failures[0].message}` }, "does not run") : "no function applies";
 }

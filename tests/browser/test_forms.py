@@ -82,6 +82,10 @@ def test_the_plan_is_of_what_the_form_holds_after_a_reload_too(page, lab):
     expect(field(page, "train", "num_generations")).to_have_value("5")
     page.wait_for_timeout(1000)  # what a late second word would need to take it back
     expect(sums).to_have_text("8 prompts × 5 completions = 40 per step")
+    page.locator("#train-preset input").click()
+    page.get_by_role("option", name="paper: PPO", exact=True).click()  # each batch serves four steps: 40 steps want 10 batches of 64
+    expect(sums).to_have_text("8 prompts × 8 completions = 64 for every 4 steps")
+    expect(page.locator("#lab-plan .steps")).to_have_text("40 steps, 640 completions, each used in 4 updates")
 
 
 def test_every_tab_stop_of_the_forms_has_a_name(page, lab):
