@@ -143,17 +143,19 @@ class _Merged(FewRowsLinear):
     """Linear layers of the same input as one, each with its adapter's scale · B A added to the weight."""
 
     def __init__(self, modules: list[nn.Module], adapter: str | None):
-        weights = [_merged_weight(module, adapter) for module in modules]
         biases = [module.bias for module in modules]
-        super().__init__(torch.cat(weights), None if biases[0] is None else torch.cat(biases))
+        super().__init__(_merged_weights(modules, adapter), None if biases[0] is None else torch.cat(biases))
 
 
-def _merged_weight(module: nn.Module, adapter: str | None) -> Tensor:
-    base = frozen_weight(module)
-    if adapter is None or adapter not in getattr(module, "lora_A", {}):
-        return base
-    a, b = module.lora_A[adapter].weight, module.lora_B[adapter].weight
-    return torch.addmm(base.float(), b, a, alpha=module.scaling[adapter]).to(base.dtype)
+def _merged_weights(modules: list[nn.Module], adapter: str | None) -> Tensor:
+    """(sum of outputs, D). Summed in float32 in a copy of its own, and rounded once."""
+    weights = [frozen_weight(module) for module in modules]
+    merged = torch.cat(weights).float()
+    for module, part in zip(modules, merged.split([len(w) for w in weights]), strict=True):
+        if adapter is not None and adapter in getattr(module, "lora_A", {}):
+            a, b = module.lora_A[adapter].weight, module.lora_B[adapter].weight
+            part.addmm_(b, a, alpha=module.scaling[adapter])
+    return merged.to(weights[0].dtype)
 
 
 def _cpu_packs(weight: Tensor) -> bool:

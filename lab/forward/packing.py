@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 if TYPE_CHECKING:
     from lab.rollout import Rollout
@@ -119,6 +120,7 @@ class _Plan:
         self.tokens = slice(block.start, block.stop)
         self.prefix = block.prefix
         self.shape = (len(block.lengths), block.width)
+        self.alone = self.shape[0] == 1 and self.prefix.start == self.prefix.stop  # one row that sees its own past and nothing else
         self.padded = self.packed = self.real = None
         if block.ragged:
             inside = torch.arange(block.width, device=device)[None] < torch.tensor(block.lengths, device=device)[:, None]
@@ -151,6 +153,9 @@ class _SharedPrefixAttention(torch.autograd.Function):
         ctx.scale, ctx.plans = scale, plans
         out = torch.zeros_like(query, memory_format=torch.contiguous_format)
         for plan in plans:
+            if plan.alone:
+                out[plan.tokens] = _causal(*(x[plan.tokens] for x in (query, key, value)), scale)
+                continue
             q, prefix_k, prefix_v, own_k, own_v = _operands(plan, query, key, value, scale)
             on_prefix, on_own = _probabilities(plan, q, prefix_k, own_k)
             plan.put(_mix(on_prefix, prefix_v, on_own, own_v).view_as(q), out)
@@ -163,6 +168,12 @@ class _SharedPrefixAttention(torch.autograd.Function):
         for plan in ctx.plans:
             _block_backward(plan, query, key, value, ctx.scale, grad_out, *grads)
         return (*grads, None, None)
+
+
+def _causal(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+    """One row's attention to its own past, (C, H, D): torch's kernel skips what comes later, half of a prompt's scores."""
+    q, k, v = (x.transpose(0, 1)[None] for x in (query, key, value))
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=True)[0].transpose(0, 1)
 
 
 def _block_backward(plan, query, key, value, scale, grad_out, grad_query, grad_key, grad_value) -> None:
