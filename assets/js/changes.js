@@ -53,7 +53,7 @@ async function look() {
 const tell = () => listeners.forEach((listener) => listener());
 
 function empty() {
-  return { run: null, settings: [], changes: [] };
+  return { run: null, settings: [], changes: [], resumes: [] };
 }
 
 function makeParts() {
@@ -65,9 +65,9 @@ function makeParts() {
     } },
   el("b", {}, "Settings you can change now"), rows, refused, send,
   el("p.note", {}, "Each change marks the curves and saves a checkpoint first. Group size, prompts and model wait for the next run, or for a branch."));
-  const entries = el("dl.entries"), list = el("section.made-changes", { "aria-label": "Changes", hidden: true },
-    el("b", {}, "Changes"), entries);
-  return { form, rows, refused, send, list, entries };
+  const entries = el("dl.entries"), resumes = el("div"), list = el("section.made-changes", { "aria-label": "Changes", hidden: true },
+    el("b", {}, "Changes"), entries, resumes);
+  return { form, rows, refused, send, list, entries, resumes };
 }
 
 function draw() {
@@ -75,7 +75,8 @@ function draw() {
   set(parts.form, { hidden: !runs.isAlive() || !known.settings.length });
   keyed(parts.rows, groups(), (group) => group.name, makeSettings, drawSettings);
   drawSend();
-  set(parts.list, { hidden: !known.changes.length });
+  set(parts.list, { hidden: !known.changes.length && !known.resumes.length });
+  fill(parts.resumes, known.resumes.map(({ step, words }) => el("p.note", {}, `Resumed after step ${step}. ${words}`)));
   const newestFirst = known.changes.map((change, i) => ({ ...change, id: `${change.step} ${change.key} ${i}` })).reverse();
   keyed(parts.entries, newestFirst, (change) => change.id, () => el("div", {}, el("dt"), el("dd")), (row, change) => {
     say(row.children[0], `step ${change.step}, ${change.what}`);

@@ -50,10 +50,15 @@ def read_changes(asked: dict[str, Any], run: Run, events: Iterable[RunEvent]) ->
 
 
 def changes_view(run: Run, events: Iterable[RunEvent]) -> dict[str, Any]:
-    """`settings` that can be changed now, with their values and group, and `changes` made so far, the first first."""
+    """`settings` that can be changed now, with their values and group, and `changes` made so far, the first first.
+
+    `resumes` tells the steps after which the run went on otherwise than it began: another device, version, way of computing.
+    """
     events = list(events)
     changes = changes_made(run, events)
-    return {"run": run.id, "settings": _fields(settings_now(run, events), changes), "changes": [asdict(change) for change in changes]}
+    return {"run": run.id, "settings": _fields(settings_now(run, events), changes), "changes": [asdict(change) for change in changes],
+            "resumes": [{"step": event.step, "words": event.data["not_as_before"]} for event in events
+                        if event.kind == "resumed" and event.data.get("not_as_before")]}
 
 
 def _fields(settings: dict[str, Any], changes: list[Change]) -> list[dict[str, Any]]:

@@ -139,6 +139,15 @@ def test_changes_are_listed_and_marked_on_every_curve(page, lab, owner):
     assert page.evaluate(said, "entropy") == ["▼", "▼"]
 
 
+def test_a_resume_that_computes_otherwise_than_before_is_told(page, lab, owner):
+    run = write_run(lab.store, owner=owner, status="finished")
+    words = "Steps from here on are not bit-equal to a run that never stopped: version of torch 1.0 before, 2.0 now."
+    lab.store.add_event(run, 5, "resumed", {"attempt": 2, "reached_before": 7, "not_as_before": None})
+    lab.store.add_event(run, 12, "resumed", {"attempt": 3, "reached_before": 13, "not_as_before": words})
+    open_page(page, lab, f"?run={run}&tab=train")
+    expect(page.get_by_role("region", name="Changes").locator("p")).to_have_text([f"Resumed after step 12. {words}"])
+
+
 def test_a_refused_change_says_why_and_keeps_what_was_typed(page, lab, owner, context):
     context.forgive = ["status of 422"]
     run = write_run(lab.store, owner=owner, steps=4, status="paused", config=CONFIG)
