@@ -21,7 +21,7 @@ def contradiction(config: RunConfig) -> str | None:
 
 def cautions(config: RunConfig) -> list[str]:
     """What works and is yet worth a second thought, in sentences for page and terminal."""
-    return list(filter(None, [cut_draw(config.top_k, config.top_p, config.min_p)]))
+    return list(filter(None, [cut_draw(config.top_k, config.top_p, config.min_p), _idle_cold_start(config)]))
 
 
 def cut_draw(top_k: int, top_p: float, min_p: float) -> str | None:
@@ -32,6 +32,12 @@ def cut_draw(top_k: int, top_p: float, min_p: float) -> str | None:
     verb = "cuts" if len(cuts) == 1 else "cut"
     return (f"{' and '.join(cuts)} {verb} unlikely tokens off, so completions are not drawn from the policy that is trained: the "
             "probability ratio and KL are biased.")
+
+
+def _idle_cold_start(config: RunConfig) -> str | None:
+    if config.cold_start is None or config.cold_start_steps:
+        return None
+    return "Cold-start examples are given, but Cold-start steps is 0: they are not used. Set cold_start_steps to 20, for example."
 
 
 def _rules(c: RunConfig) -> list[tuple[bool, str]]:

@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from lab.config import ConfigError, RunConfig
+from lab.contradictions import cautions
 
 
 def test_nobody_is_asked_by_hand_in_an_evaluation():
@@ -69,3 +70,9 @@ def test_unknown_setting_is_named_with_the_known_ones():
 def test_config_is_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         RunConfig().beta = 0.1
+
+
+def test_cold_start_examples_that_no_step_uses_are_told():
+    told = cautions(RunConfig(task="add2", cold_start="worked"))
+    assert len(told) == 1 and "Cold-start steps is 0" in told[0]
+    assert cautions(RunConfig(task="add2", cold_start="worked", cold_start_steps=3)) == cautions(RunConfig(task="add2")) == []
