@@ -16,7 +16,7 @@ from tests.soak.test_first_runs import keep
 pytestmark = pytest.mark.soak
 
 STEPS = 2000
-AT = (20, 500, 1000, 2000)  # steps of which memory and store are told
+AT = (20, 500, 1000, 2000)  # steps of which memory and store are told; the first checkpoint, which loads libraries, is at 20
 WINDOW = 40  # steps around one of them, of whose seconds the median is told: others use this machine too
 TOKEN_STEPS = 500  # token arrays are kept for so many steps, so that the store shows both rates
 
@@ -25,7 +25,7 @@ def test_step_2000_costs_what_step_20_costs_and_memory_is_flat(tmp_path):
     policy = Policy.load("tiny", device="cpu", num_threads=1)
     policy.eos_ids = []  # equal lengths, so that steps can be compared
     config = RunConfig(model="tiny", task="add2", rewards=(spread,), num_generations=4, prompts_per_step=1, max_completion_length=8,
-                       max_steps=STEPS, beta=0.04, save_steps=STEPS, keep_token_steps=TOKEN_STEPS)
+                       max_steps=STEPS, beta=0.04, save_steps=AT[0], keep_token_steps=TOKEN_STEPS)
     process, seconds, memory, store = psutil.Process(), [], [], []
     begin = time.process_time()
     for _ in lab.recording(Trainer(config, policy=policy), "long", tmp_path):
