@@ -120,13 +120,14 @@ MUTATIONS = (
     broken(27, "test_trainer.test_a_second_update_uses_the_same_completions_and_frozen_old_logps", UPDATING,
            "if batch.old_logps is None:", "if True:"),
     broken(28, "test_user_reports.test_weights_in_4_bits_are_never_merged", MERGED,
-           "    return torch.addmm(base.float(), b, a, alpha=module.scaling[adapter]).to(base.dtype)\n",
-           "    merged = torch.addmm(base.float(), b, a, alpha=module.scaling[adapter]).to(base.dtype)\n"
+           "    return merged.to(weights[0].dtype)\n",
            "    from bitsandbytes.functional import quantize_4bit\n"
-           "    module.base_layer.weight.data.copy_(quantize_4bit(merged, quant_type='nf4')[0].view_as(module.base_layer.weight.data))\n"
-           "    return merged\n"),
+           "    for module, part in zip(modules, merged.split([len(w) for w in weights]), strict=True):\n"
+           "        base = getattr(module, 'base_layer', module).weight.data\n"
+           "        base.copy_(quantize_4bit(part.contiguous(), quant_type='nf4')[0].view_as(base))\n"
+           "    return merged.to(weights[0].dtype)\n"),
     broken(29, "test_fast_equals_plain.test_sampling_leaves_the_base_as_it_was", MERGED,
-           "torch.addmm(base.float(), b, a, alpha=module.scaling[adapter])", "base.data.addmm_(b, a, alpha=module.scaling[adapter])"),
+           "part.addmm_(b, a, alpha=module.scaling[adapter])", "frozen_weight(module).data.addmm_(b, a, alpha=module.scaling[adapter])"),
     broken(30, "test_user_reports.test_the_adapter_moves_on_a_small_base_as_it_does_in_float32", ADAPTERS,
            "parameter.data = parameter.data.float()", "parameter.data = parameter.data.to(self._model.dtype)"),
     broken(30, "test_user_reports.test_the_default_learning_rate_is_one_for_lora", "lab/config.py",
