@@ -15,7 +15,8 @@ from tests.browser.conftest import DESK, PHONE, ROOT, Lab, open_page
 from tests.browsers import find_browser
 
 TARGET = ROOT / "assets" / "screenshots"
-PICTURES = [(tab, theme, size) for tab in ("lab", "train") for theme in ("light", "dark") for size in ("desk", "phone")]
+READY = {"lab": ".group article", "train": ".curves[data-state=ready]", "reward": ".reward-functions td", "data": ".data-table td"}
+PICTURES = [(tab, theme, size) for tab in READY for theme in ("light", "dark") for size in ("desk", "phone")]
 
 
 def main(target: Path = TARGET) -> int:
@@ -37,7 +38,7 @@ def take(browser, lab: Lab, tab: str, theme: str, size: str, target: Path) -> No
     context = browser.new_context(viewport=DESK if size == "desk" else PHONE, color_scheme=theme, reduced_motion="reduce")
     page = open_page(context.new_page(), lab, f"?tab={tab}")
     page.wait_for_function("!['–', ''].includes(document.querySelector('.strip .cell.device dd').textContent)", timeout=120_000)
-    page.wait_for_selector(".group article" if tab == "lab" else ".curves[data-state=ready] .rows-of article, .curves[data-state=ready]")
+    page.wait_for_selector(READY[tab])
     page.wait_for_function("document.querySelectorAll('#lab-notice-lab .notice').length === 0", timeout=120_000)
     page.wait_for_timeout(800)
     name = f"{tab}-{theme}" if size == "desk" else f"{tab}-{theme}-phone"
