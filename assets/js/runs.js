@@ -7,7 +7,8 @@ import * as tabs from "./tabs.js";
 
 const ALIVE = ["queued", "loading", "training", "paused"];
 const ANSWER_WAITS = [200, 400, 800, 1600, 3200, ...Array(20).fill(6400)]; // milliseconds between looks
-let starting = false, problem = null;
+const WISHES = { pause: "Pausing", stop: "Stopping" };
+let starting = false, problem = null, wish = null;
 const listeners = [];
 
 /** Listens to what went wrong with the last thing asked for: a sentence, or null. */
@@ -44,7 +45,14 @@ export function moreHint() {
 
 export async function command(kind, args = {}) {
   if (kind in possible() && possible()[kind] !== true) return;
+  wish = kind in WISHES ? { run: poll.state.run.id, word: WISHES[kind] } : null;
   await attempt(() => order(poll.state.run.id, kind, args));
+}
+
+/** "Pausing" or "Stopping" from the press of the button to the end of the step in work; otherwise null. */
+export function wished() {
+  if (poll.state.phase !== "training" || poll.state.run?.id !== wish?.run) wish = null;
+  return wish?.word ?? null;
 }
 
 export async function resume(run) {
@@ -174,6 +182,7 @@ async function attempt(act) {
   try {
     await act();
   } catch (error) {
+    wish = null;
     if (error.status === undefined) throw error;
     report(error.message);
   }

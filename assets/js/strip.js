@@ -88,7 +88,7 @@ function phaseWord() {
   if (run?.kind === "recorded" && phase === "idle") return "Recorded";
   if (run?.status === "interrupted" && phase === "failed") return "Interrupted";
   if (run?.status === "stopped" && phase === "finished") return "Stopped";
-  return WORDS[phase] ?? phase;
+  return runs.wished() ?? WORDS[phase] ?? phase;
 }
 
 function spokenState() {

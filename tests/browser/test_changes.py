@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 import re
@@ -188,6 +189,21 @@ def test_a_change_of_a_going_run_holds_from_the_next_step(page, lab, owner):
         if lab.store.run(run).status == "stopped":
             break
         time.sleep(0.1)
+
+
+def test_a_press_of_pause_is_answered_before_the_step_ends(page, lab, owner):
+    # 64 texts of 400 tokens that hardly ever end by themselves: no machine is through with the step before the button is pressed
+    slow = dataclasses.replace(SMALL, num_generations=64, prompts_per_step=1, max_completion_length=400, temperature=5.0)
+    run = lab.store.create_run(slow.to_dict(), name="slow", owner=owner)
+    lab.store.send_command("train", {"config": slow.to_dict(), "name": "slow"}, owner=owner, run=run)
+    open_page(page, lab, f"?run={run}&tab=train")
+    strip = page.locator(".strip")
+    expect(strip).to_have_attribute("data-state", "training", timeout=120_000)
+    strip.get_by_role("button", name="Pause").click()
+    expect(strip.locator(".cell.phase")).to_contain_text("Pausing")
+    expect(strip.locator(".cell.phase")).to_contain_text("Paused", timeout=120_000)
+    strip.get_by_role("button", name="Stop", exact=True).click()
+    expect(strip).to_have_attribute("data-state", "finished", timeout=120_000)
 
 
 def test_the_comparison_with_trl_can_be_read_beside_the_settings(page, lab):
