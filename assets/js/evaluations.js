@@ -109,7 +109,8 @@ function draw() {
 
 function noteOf(own) {
   const failed = known.failed.at(-1);
-  if (failed) return `The evaluation at step ${failed.step} failed, and the training went on: ${failed.message} Evaluate now tries it again.`;
+  const mended = known.rows.some((row) => row.adapter === "tuned" && row.step >= failed?.step);
+  if (failed && !mended) return `The evaluation at step ${failed.step} failed, and the training went on: ${failed.message} Evaluate now tries it again.`;
   return known.rows.length || !own ? "" : "Not evaluated yet. The base and the tuned model answer the same prompts, which training "
     + "never sees: once greedily, and as often as you say by chance.";
 }

@@ -65,6 +65,18 @@ def test_base_and_tuned_stand_side_by_side_and_open_down_to_the_completions(page
     expect(last.locator(".sampled[data-right=true]")).to_have_count(2)
 
 
+def test_an_evaluation_that_failed_is_told_until_a_later_one_succeeds(page, lab, owner):
+    run = write_run(lab.store, owner=owner, steps=12, status="finished", with_groups=False)
+    lab.store.write_evaluation(run, evaluated(0, "base", [1, 0, 0], [2, 0, 0]))
+    lab.store.add_event(run, 8, "evaluation_failed", {"message": "accuracy: no answer."})
+    panel = open_page(page, lab, f"?run={run}&tab=train").get_by_role("region", name="Evaluations")
+    expect(panel).to_contain_text("The evaluation at step 8 failed, and the training went on: accuracy: no answer.")
+    lab.store.write_evaluation(run, evaluated(10, "tuned", [0, 1, 1], [1, 4, 2]))
+    page.reload()
+    expect(panel.locator("tr[data-step='10']")).to_contain_text("0.333 → 0.667")
+    expect(panel).not_to_contain_text("failed")
+
+
 def test_a_run_is_evaluated_on_demand_while_it_is_paused_and_after_its_end(page, lab, owner, stopped_at_the_end):
     run = trained(lab, owner, steps=1)
     open_page(page, lab, f"?run={run}&tab=train")
