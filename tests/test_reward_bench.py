@@ -236,3 +236,16 @@ def test_the_command_lists_and_refuses_in_sentences(tmp_path, capsys, monkeypatc
     assert main(["rewards", "test", "missing.py"]) == 1
     assert main(["rewards", "test"]) == 1
     assert "There is no reward file missing.py" in capsys.readouterr().err
+
+
+def test_a_group_is_compared_under_every_advantage_rule(tmp_path, capsys):
+    path = tmp_path / "four.jsonl"
+    rows = [{"prompt": "69 + 13", "completion": f"<answer>{answer}</answer>", "answer": "82"} for answer in (82, 82, 82, 1)]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    assert main(["rewards", "test", "accuracy", "--on", str(path), "--no-hostile", "--every-rule"]) == 0
+    table = capsys.readouterr().out.partition("Every advantage rule on '69 + 13':")[2].strip().splitlines()
+    head, right, wrong = table[0].split(), table[1].split(), table[4].split()
+    assert head[3:] == ["grpo", "dr_grpo", "rloo", "maxrl", "opo", "rank"]
+    # mean 0.75, std 0.5: ±0.25 and 0.75 over it; the others' means 2/3 and 1; over the mean 0.75; equal lengths; share beaten − lost to
+    assert right[3:] == ["+0.50", "+0.25", "+0.33", "+0.33", "+0.25", "+0.33"]
+    assert wrong[3:] == ["−1.50", "−0.75", "−1.00", "−1.00", "−0.75", "−1.00"]

@@ -18,7 +18,7 @@ from lab.assets import asset
 from lab.rewards import BUILTINS
 from lab.rewards.bench import BenchResult, bench
 from lab.rewards.completions import newest_groups, read_completions
-from lab.rewards.report import report
+from lab.rewards.report import every_rule, report
 from lab.storage.rewards import RewardShelf, ShelfError
 from lab.store import FILE_NAME, Store
 
@@ -45,6 +45,7 @@ class TryArguments:
     weights: Annotated[tuple[float, ...] | None, tyro.conf.arg(help="One per function, in their order. None: 1 each.")] = None
     against: Annotated[str | None, tyro.conf.arg(help="Another reward in the place of the first, to compare with.")] = None
     hostile: Annotated[bool, tyro.conf.arg(help="Also the fixed hostile set, for the first prompt.")] = True
+    every_rule: Annotated[bool, tyro.conf.arg(help="Also the group whose rewards differ most under every advantage rule.")] = False
     rows: Annotated[int, tyro.conf.arg(help="Completions to print.")] = 16
     csv: Annotated[Path | None, tyro.conf.arg(help="Also write every completion with its scores to this file.")] = None
     runs: Annotated[Path, tyro.conf.arg(help="Folder of the runs.")] = Path("runs")
@@ -84,6 +85,8 @@ def _test(argv: list[str]) -> int:
     groups, where, settings = _completions(arguments)
     result = _scored(arguments, written, groups, settings)
     print(f"{', '.join(arguments.rewards)} on {where}\n\n{report(result, arguments.rows)}")
+    if arguments.every_rule:
+        print(f"\n{every_rule(result)}")
     if arguments.against:
         other = _scored(arguments, [*_found(arguments, [arguments.against]), *written[1:]], groups, settings)
         print(f"\nagainst {arguments.against}:\n{result.against(other).to_string(na_rep='', float_format=lambda value: f'{value:.3f}')}")

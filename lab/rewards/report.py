@@ -16,6 +16,35 @@ def report(result: BenchResult, rows: int = SHOWN_ROWS) -> str:
     return "\n\n".join(part for part in (_summary(result), _failures(result), _hostile(result), _completions(result, rows)) if part)
 
 
+def every_rule(result: BenchResult) -> str:
+    """The group whose rewards differ most, with each completion's advantage under every rule. By training's own code: loads torch."""
+    import torch
+
+    from lab.rules.advantages import ADVANTAGE_RULES, advantages_of
+
+    scored = [(group, totals) for group, totals in zip(result.groups, result.totals, strict=True) if None not in totals]
+    if not scored:
+        return "No group has a total for each of its completions: there is nothing to compare rules on."
+    group, totals = max(scored, key=lambda pair: max(pair[1]) - min(pair[1]))
+    rewards = torch.tensor(totals, dtype=torch.float64)
+    lengths = torch.tensor([len(c.token_ids) or 1 for c in group.completions])
+
+    def column(rule: str, scale: str) -> list[str]:
+        try:
+            given = advantages_of(rewards[:, None], torch.ones(1, dtype=torch.float64), group_ids=torch.zeros_like(lengths),
+                                  advantage_rule=rule, scale_rewards=scale, lengths=lengths,
+                                  multi_objective_aggregation="sum_then_normalize")
+        except ValueError:  # such as maxrl with a reward below 0
+            return ["–"] * len(totals)
+        return [_signed(value) for value in given[1].tolist()]
+
+    columns = {"grpo": column("grpo", "group"), "dr_grpo": column("grpo", "none")}
+    columns |= {rule: column(rule, "none") for rule in ADVANTAGE_RULES if rule != "grpo"}
+    lines = [[_cut(c.text), str(len(c.token_ids)), _number(total, 2), *(values[i] for values in columns.values())]
+             for i, (c, total) in enumerate(zip(group.completions, totals, strict=True))]
+    return f"Every advantage rule on {_cut(group.prompt)!r}:\n\n{_table(['completion', 'tokens', 'reward', *columns], lines)}"
+
+
 def _summary(result: BenchResult) -> str:
     table = result.summary
     head = ["", "weight", "mean", "std", "within groups", "no signal", "with length", "of variance", "failed", "ms"]
