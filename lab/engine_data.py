@@ -8,6 +8,7 @@ every few prompts, so that the page shows it growing and a cancelled scan keeps 
 from __future__ import annotations
 
 import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 MOST_PROMPTS, MOST_SAMPLES = 4096, 64
 
 
-class QueuedWork:
+class QueuedWork(ABC):
     """Work that is a generator: each advance takes one event; how it ends goes to its command."""
 
     patient = False  # whether samples go before it and a training takes turns with it
@@ -36,8 +37,9 @@ class QueuedWork:
         self.result: dict[str, Any] = {}
         self._events = self.run()
 
+    @abstractmethod
     def run(self) -> Generator[Any, None, None]:
-        raise NotImplementedError
+        """The work itself; what it yields is not looked at."""
 
     def advance(self) -> None:
         self.begun = True
