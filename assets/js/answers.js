@@ -59,8 +59,7 @@ export function makeAnswers() {
       return ["base", "tuned"].filter((name) => found[name]).map((name) => el("div", {}, el("b", {}, name),
         found[name].map((c) => el("p.sampled", { "data-right": String(c.right) }, verdict(c.right), written(c)))));
     } catch (error) {
-      if (error.status === undefined) throw error;
-      return el("p.note", {}, error.message);
+      return el("p.note", {}, api.said(error));
     }
   }
 

@@ -25,6 +25,12 @@ async function ask(path, options) {
   return content;
 }
 
+/** What the lab said against it. An error that is no answer of the lab's is a fault of the page's own, and goes on its way. */
+export function said(error) {
+  if (error.status === undefined) throw error;
+  return error.message;
+}
+
 export function root() {
   const base = window.gradio_config?.root ?? location.origin;
   return base.endsWith("/") ? base : base + "/";

@@ -167,8 +167,7 @@ async function give() {
     show(null);
     poll.nudge();
   } catch (error) {
-    if (error.status === undefined) throw error;
-    say(parts.refused, error.message);
+    say(parts.refused, api.said(error));
     set(parts.refused, { hidden: false });
   } finally {
     sending = false;

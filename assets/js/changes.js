@@ -146,8 +146,7 @@ async function change() {
     touched.forEach((input) => (input.dataset.now = input.value)); // what comes back may be written otherwise: 0.002 as 2e-3
     await look();
   } catch (error) {
-    if (error.status === undefined) throw error;
-    say(parts.refused, error.message);
+    say(parts.refused, api.said(error));
     set(parts.refused, { hidden: false });
   } finally {
     sending = false;

@@ -46,8 +46,7 @@ export async function prepare(names, values) {
     problem(null);
     await sets.made(made);
   } catch (error) {
-    if (error.status === undefined) throw error;
-    problem(error.message);
+    problem(api.said(error));
   }
 }
 

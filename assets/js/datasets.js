@@ -106,8 +106,7 @@ async function remove(each, button) {
     say(parts.note, `${each.name} was deleted.`);
     await refresh();
   } catch (error) {
-    if (error.status === undefined) throw error;
-    say(parts.note, error.message);
+    say(parts.note, api.said(error));
   }
 }
 
@@ -224,8 +223,7 @@ async function keepSome() {
   try {
     await made(await api.post(`api/data/${chosen}/keep`, { low: typed("keep-low"), high: typed("keep-high") }));
   } catch (error) {
-    if (error.status === undefined) throw error;
-    say(alert, error.message);
+    say(alert, api.said(error));
   }
 }
 
@@ -235,7 +233,6 @@ async function order(act) {
     await act();
     return true;
   } catch (error) {
-    if (error.status === undefined) throw error;
-    say(parts.scan.querySelector(".scan-state"), error.message);
+    say(parts.scan.querySelector(".scan-state"), api.said(error));
   }
 }

@@ -1,6 +1,6 @@
 // Starting and steering a run: what the strip's buttons do, and when each can.
 
-import { LabError, get, post } from "./api.js";
+import { LabError, get, post, said } from "./api.js";
 import * as forms from "./forms.js";
 import * as poll from "./poll.js";
 import * as tabs from "./tabs.js";
@@ -183,8 +183,7 @@ async function attempt(act) {
     await act();
   } catch (error) {
     wish = null;
-    if (error.status === undefined) throw error;
-    report(error.message);
+    report(said(error));
   }
   poll.nudge();
 }

@@ -56,8 +56,7 @@ export async function ask(values) {
     mark(true);
     tell();
   } catch (error) {
-    if (error.status === undefined) throw error;
-    runs.report(error.message);
+    runs.report(api.said(error));
   }
   poll.nudge();
 }
@@ -67,8 +66,7 @@ export async function cancel() {
   try {
     await api.post(`api/commands/${now.command}/cancel`);
   } catch (error) {
-    if (error.status === undefined) throw error;
-    runs.report(error.message);
+    runs.report(api.said(error));
   }
   poll.nudge();
 }
