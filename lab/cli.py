@@ -17,10 +17,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 import tyro
 
 from lab.config import ConfigError, RunConfig
+from lab.errors import did_you_mean
+from lab.storage import default_runs_dir
 
 if TYPE_CHECKING:
     from lab.trainer import Trainer
 
+RUNS_HELP = "Folder of the runs; by default the one that the environment variable GRPO_LAB_RUNS names."
 FLAG_TYPES = {"task": str, "rewards": tuple[str, ...], "eval_rewards": tuple[str, ...], "cold_start": str | None,
               "reward_weights": tuple[float, ...] | None}
 
@@ -30,7 +33,8 @@ def main(argv: list[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     command = COMMANDS.get(argv[0]) if argv and not argv[0].startswith("-") else open_lab
     if command is None:
-        print(f"grpo-lab has no command {argv[0]!r}. Commands: {', '.join(COMMANDS)}; without one it opens the lab.", file=sys.stderr)
+        print(f"grpo-lab has no command {argv[0]!r}.{did_you_mean(argv[0], COMMANDS)} Commands: {', '.join(COMMANDS)}; without one it "
+              f"opens the lab.", file=sys.stderr)
         return 2
     arguments = argv if command is open_lab else argv[1:]
     try:
@@ -49,7 +53,7 @@ class OpenArguments:
 
     port: Annotated[int, tyro.conf.arg(help="Port on 127.0.0.1; 0 takes a free one.")] = 7860
     browser: Annotated[bool, tyro.conf.arg(help="Open a browser window.")] = True
-    runs: Annotated[Path, tyro.conf.arg(help="Folder of the runs.")] = Path("runs")
+    runs: Annotated[Path, tyro.conf.arg(help=RUNS_HELP)] = dataclasses.field(default_factory=default_runs_dir)
 
 
 def open_lab(argv: list[str]) -> int:
@@ -68,7 +72,7 @@ def train_arguments() -> type:
         ("config", Annotated[Path | None, tyro.conf.arg(help="TOML file with settings; flags override it.")], None),
         ("preset", Annotated[str | None, tyro.conf.arg(help="Start from a preset; a file and flags override it.")], None),
         ("name", Annotated[str | None, tyro.conf.arg(help="Name of the run. None: made from the task and the time.")], None),
-        ("runs", Annotated[Path, tyro.conf.arg(help="Folder of the runs.")], Path("runs")),
+        ("runs", Annotated[Path, tyro.conf.arg(help=RUNS_HELP)], default_runs_dir()),
         ("preflight", Annotated[bool, tyro.conf.arg(help="First sample a few groups and say what they promise; end there if nothing can "
                                                          "be learned.")], False),
     ]

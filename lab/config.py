@@ -9,15 +9,17 @@ construction, with a sentence that says what to change. Standard library only: t
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from lab.contradictions import contradiction
+from lab.errors import did_you_mean
 
 LOSS_TYPES = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo", "cispo", "sapo", "vespo", "dppo", "dppo_kl")
 ADVANTAGE_RULES = ("grpo", "rloo", "maxrl", "opo", "rank")
@@ -47,6 +49,20 @@ def knob(default: Any, label: str, help: str, *, group: str, trl: Any = None, ch
                                                 low=low, high=high, simple=simple, live=live))
 
 
+def _refuses_unknown_settings(config: type[RunConfig]) -> type[RunConfig]:
+    """Makes a misspelt setting a ConfigError that names the nearest one, where Python would raise a TypeError."""
+    made = config.__init__
+
+    @functools.wraps(made)
+    def init(self: RunConfig, *args: Any, **settings: Any) -> None:
+        _check_names(settings)
+        made(self, *args, **settings)
+
+    config.__init__ = init
+    return config
+
+
+@_refuses_unknown_settings
 @dataclass(frozen=True)
 class RunConfig:
     """Everything that decides what a run does. Two runs with equal configs on one machine's CPU are bit-equal."""
@@ -258,6 +274,7 @@ class RunConfig:
 
     @property
     def completions_per_step(self) -> int:
+        """Prompts × completions of each, as sampled before dead groups are sampled again."""
         return self.num_generations * self.prompts_per_step
 
     @property
@@ -276,14 +293,12 @@ class RunConfig:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> RunConfig:
-        known = {f.name for f in fields(cls)}
-        unknown = sorted(set(values) - known)
-        if unknown:
-            raise ConfigError(f"Unknown setting {', '.join(unknown)}. Known settings: {', '.join(sorted(known))}.")
+        """The settings of `to_dict`, of a TOML file or of a preset; those not named keep their defaults. Raises ConfigError."""
         values = {k: tuple(v) if isinstance(v, list) and k in (*REWARD_FIELDS, "reward_weights") else v for k, v in values.items()}
         return cls(**values)
 
     def replace(self, **changes: Any) -> RunConfig:
+        """These settings with `changes`, checked as at construction. Raises ConfigError."""
         return dataclasses.replace(self, **changes)
 
 
@@ -334,6 +349,13 @@ def _count(number: int, noun: str) -> str:
 
 def _as_tuple(value: Any) -> tuple:
     return tuple(value) if isinstance(value, (list, tuple)) else (value,)
+
+
+def _check_names(settings: Iterable[str]) -> None:
+    unknown = [name for name in settings if name not in _LABELS]
+    if unknown:
+        meant = "".join(did_you_mean(name, _LABELS) for name in unknown)
+        raise ConfigError(f"Unknown setting {', '.join(unknown)}.{meant} Known settings: {', '.join(sorted(_LABELS))}.")
 
 
 def _check_range(f: dataclasses.Field, value: Any) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class CommandError(ValueError):
     """A command that cannot be carried out; the message goes to whoever sent it."""
@@ -9,6 +12,16 @@ class CommandError(ValueError):
 
 class PromptTooLong(ValueError):
     """A prompt that leaves the model no room for an answer; the message is a sentence."""
+
+
+def did_you_mean(written: str, known: Iterable[str]) -> str:
+    """A question, with a space before it, that names the nearest of the known names; empty where none is near.
+
+    >>> did_you_mean("learning_rat", ["beta", "learning_rate"]), did_you_mean("lightness", ["beta", "learning_rate"])
+    (' Did you mean learning_rate?', '')
+    """
+    near = difflib.get_close_matches(str(written).lower(), list(known), n=1, cutoff=0.7)
+    return f" Did you mean {near[0]}?" if near else ""
 
 
 def sentence_of(error: BaseException) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from lab.config import ConfigError, RunConfig
+from lab.errors import did_you_mean
 
 THINK_FIRST = ("Think step by step between <think> and </think>, then give only the result between <answer> and </answer>.")
 
@@ -34,7 +35,7 @@ class Preset:
 def preset(name: str) -> Preset:
     """The preset of that name. Raises ConfigError."""
     if name not in PRESETS:
-        raise ConfigError(f"There is no preset {name!r}. Presets: {', '.join(PRESETS)}.")
+        raise ConfigError(f"There is no preset {name!r}.{did_you_mean(name, PRESETS)} Presets: {', '.join(PRESETS)}.")
     return PRESETS[name]
 
 

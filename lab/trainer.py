@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lab.config import LIVE_SETTINGS, ConfigError, RunConfig
+from lab.errors import did_you_mean
 from lab.memory import is_out_of_memory, smaller_budget
 from lab.planner import Corrections
 from lab.policy import Policy
@@ -133,7 +134,8 @@ class Trainer(Collecting, Updating):
         """Change live settings from the next step on; returns that step. While scoring fails they apply at once."""
         unknown = sorted(set(live) - set(LIVE_SETTINGS))
         if unknown:
-            raise ConfigError(f"{', '.join(unknown)} cannot be changed during a run. What can: {', '.join(LIVE_SETTINGS)}.")
+            meant = "".join(did_you_mean(name, LIVE_SETTINGS) for name in unknown)
+            raise ConfigError(f"{', '.join(unknown)} cannot be changed during a run.{meant} What can: {', '.join(LIVE_SETTINGS)}.")
         changed = self.pending | live
         if "rewards" in live:
             resolve(live["rewards"])

@@ -61,7 +61,7 @@ def test_a_prompt_without_room_for_an_answer_is_refused_in_a_sentence(tmp_path, 
 
 
 @pytest.mark.parametrize(("toml", "words"), [
-    ("learning_rat = 1e-3\n", "Unknown setting learning_rat"),
+    ("learning_rat = 1e-3\n", "Unknown setting learning_rat. Did you mean learning_rate?"),
     ("[train]\nlearning_rate = 1e-3\n", "Unknown setting train"),
     ("learning_rate = \n", "is not TOML"),
 ])
@@ -74,8 +74,9 @@ def test_a_file_with_a_mistake_is_refused_in_a_sentence(toml, words, tmp_path, c
 
 @pytest.mark.parametrize(("arguments", "words"), [
     (["train", "--config", "nowhere.toml"], "There is no file nowhere.toml"),
-    (["train", "--preset", "nothing"], "There is no preset 'nothing'"),
-    (["train", "--task", "nothing"], "nothing"),
+    (["train", "--preset", "frist-run"], "There is no preset 'frist-run'. Did you mean first-run?"),
+    (["train", "--task", "ad2"], "There is no task 'ad2'. Did you mean add2?"),
+    (["train", "--rewards", "acuracy"], "There is no built-in reward 'acuracy'. Did you mean accuracy?"),
     (["train", "--reward-weights", "nan", "1"], "finite numbers are needed"),
 ])
 def test_bad_input_is_one_sentence_and_no_traceback(arguments, words, capsys):
@@ -86,7 +87,17 @@ def test_bad_input_is_one_sentence_and_no_traceback(arguments, words, capsys):
 
 def test_an_unknown_command_names_the_commands(capsys):
     assert cli.main(["trian"]) == 2
-    assert "train, " in capsys.readouterr().err
+    assert "Did you mean train? Commands: train, " in capsys.readouterr().err
+
+
+def test_where_no_folder_is_named_the_environments_is_taken(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GRPO_LAB_RUNS", str(tmp_path / "mine"))
+    small = ["--max-steps", "1", "--num-generations", "2", "--prompts-per-step", "1", "--max-completion-length", "4"]
+    assert cli.main(["train", *small, "--name", "one"]) == 0
+    assert open_run("one", tmp_path / "mine").status == "finished" and open_run("one").status == "finished"
+    assert cli.main(["rewards", "test", "accuracy", "--no-hostile", "--on", "one"]) == 0 and "accuracy on one" in capsys.readouterr().out
+    assert cli.OpenArguments().runs == tmp_path / "mine" and not (tmp_path / "runs").exists()
 
 
 def test_doctor_tries_everything_and_finds_4_bit_gradients_right():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 
 import pytest
 
@@ -62,9 +63,16 @@ def test_contradictions_are_refused_in_a_sentence(settings, words):
         RunConfig(**settings)
 
 
-def test_unknown_setting_is_named_with_the_known_ones():
-    with pytest.raises(ConfigError, match="Unknown setting learning_rte.*learning_rate"):
-        RunConfig.from_dict({"learning_rte": 1e-5})
+@pytest.mark.parametrize("make", [RunConfig.from_dict, lambda settings: RunConfig(**settings),
+                                  lambda settings: RunConfig().replace(**settings)])
+def test_an_unknown_setting_is_answered_with_the_nearest_and_then_with_all(make):
+    words = "Unknown setting learning_rte, epsilom. Did you mean learning_rate. Did you mean epsilon. Known settings: .*adam_beta1, "
+    with pytest.raises(ConfigError, match=words):
+        make({"learning_rte": 1e-5, "epsilom": 0.2})
+
+
+def test_a_config_shows_its_settings_to_an_editor():
+    assert inspect.signature(RunConfig).parameters["beta"].default == 0.04
 
 
 def test_config_is_frozen():

@@ -19,6 +19,7 @@ from lab.rewards import BUILTINS
 from lab.rewards.bench import BenchResult, bench
 from lab.rewards.completions import newest_groups, read_completions
 from lab.rewards.report import every_rule, report
+from lab.storage import default_runs_dir
 from lab.storage.rewards import RewardShelf, ShelfError
 from lab.store import FILE_NAME, Store
 
@@ -29,7 +30,7 @@ RECORDED = "recorded"
 class ListArguments:
     """List the built-in rewards and the frozen ones."""
 
-    runs: Annotated[Path, tyro.conf.arg(help="Folder of the runs.")] = Path("runs")
+    runs: Annotated[Path, tyro.conf.arg(help="Folder of the runs.")] = dataclasses.field(default_factory=default_runs_dir)
 
 
 @dataclasses.dataclass
@@ -48,7 +49,7 @@ class TryArguments:
     every_rule: Annotated[bool, tyro.conf.arg(help="Also the group whose rewards differ most under every advantage rule.")] = False
     rows: Annotated[int, tyro.conf.arg(help="Completions to print.")] = 16
     csv: Annotated[Path | None, tyro.conf.arg(help="Also write every completion with its scores to this file.")] = None
-    runs: Annotated[Path, tyro.conf.arg(help="Folder of the runs.")] = Path("runs")
+    runs: Annotated[Path, tyro.conf.arg(help="Folder of the runs.")] = dataclasses.field(default_factory=default_runs_dir)
 
 
 def rewards(argv: list[str]) -> int:

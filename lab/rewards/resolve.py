@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.config import reward_name
+from lab.errors import did_you_mean
 from lab.rewards.common import BUILTINS
 from lab.rewards.contract import RewardError
 
@@ -63,13 +64,14 @@ def _resolve_one(reward: str | Path | Callable) -> Reward:
 def _from_name(text: str) -> Reward:
     name, parameters = parse_call(text)
     if name not in BUILTINS:
-        raise RewardNotFound(f"There is no built-in reward {name!r}. Built-in: {', '.join(BUILTINS)}. A reward of your own "
-                             f"is passed as a Python function, or as a path to a .py file.")
+        raise RewardNotFound(f"There is no built-in reward {name!r}.{did_you_mean(name, BUILTINS)} Built-in: "
+                             f"{', '.join(BUILTINS)}. A reward of your own is passed as a Python function, or as a path to a .py file.")
     factory = BUILTINS[name]
     known = inspect.signature(factory).parameters
     unknown = [key for key in parameters if key not in known]
     if unknown:
-        raise RewardNotFound(f"Reward {name} has no parameter {unknown[0]!r}. Its parameters: {', '.join(known) or 'none'}.")
+        raise RewardNotFound(f"Reward {name} has no parameter {unknown[0]!r}.{did_you_mean(unknown[0], known)} Its parameters: "
+                             f"{', '.join(known) or 'none'}.")
     defaults = {key: p.default for key, p in known.items() if p.default is not inspect.Parameter.empty}
     try:
         function = factory(**parameters)

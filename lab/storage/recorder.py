@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from lab.records import AwaitingScores, ColdStartStep, EvaluationFailed, EvaluationRecord, ScoringFailed, StepRecord
 from lab.rewards.by_hand import ScoresAwaited
+from lab.storage import default_runs_dir
 from lab.storage.plans import corrections, form_of, keep_plan
 from lab.storage.rewards import keep_reward_files
 from lab.storage.run_folder import RunFolder, driver_info
@@ -31,11 +32,6 @@ if TYPE_CHECKING:
     from lab.trainer import Trainer
 
 SECONDS_BETWEEN_DRAWINGS = 0.5
-
-
-def default_runs_dir() -> Path:
-    """$GRPO_LAB_RUNS, or the folder `runs` in the current one: what `grpo-lab` opens from here."""
-    return Path(os.environ.get("GRPO_LAB_RUNS") or "runs")
 
 
 def record(trainer: Trainer, name: str, runs_dir: str | os.PathLike | None = None) -> OpenRun:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lab.errors import did_you_mean
 from lab.tasks import arithmetic, exam, free, gym
 from lab.tasks.errors import TaskError
 from lab.tasks.tables import FORMATS, read_table
@@ -193,8 +194,8 @@ def _builtin(name: str, seed: int) -> Task:
     parts = [part.strip() for part in ALIASES.get(name, name).split("+")]
     for part in parts:
         if part not in BUILTIN_TASKS and not part.startswith(gym.PREFIX):
-            raise TaskError(f"There is no task {part!r}. Built-in: {', '.join(BUILTIN_TASKS)}; several can be mixed as in "
-                            f"add2+sub2. A file must end in {', '.join(FORMATS)}; prompts of your own go in a list.")
+            raise TaskError(f"There is no task {part!r}.{did_you_mean(part, BUILTIN_TASKS)} Built-in: {', '.join(BUILTIN_TASKS)}; several "
+                            f"can be mixed as in add2+sub2. A file must end in {', '.join(FORMATS)}; prompts of your own go in a list.")
     tasks = [BUILTIN_TASKS.get(part, _gym)(part, seed) for part in parts]
     return tasks[0] if len(tasks) == 1 else _mixture(name, tasks)
 

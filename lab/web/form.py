@@ -13,6 +13,7 @@ from typing import Any
 import gradio as gr
 
 from lab.config import REWARD_FIELDS, ConfigError, RunConfig, as_text, named
+from lab.errors import did_you_mean
 
 FIELDS = {field.name: field for field in dataclasses.fields(RunConfig)}
 SHARED = ("system_prompt", "model", "task", "num_generations", "temperature", "max_completion_length", "seed", "rewards",
@@ -63,7 +64,8 @@ def read_form(values: dict[str, Any]) -> dict[str, Any]:
     """
     unknown = sorted(set(values) - set(FIELDS))
     if unknown:
-        raise ConfigError(f"Unknown setting {', '.join(unknown)}. Known settings: {', '.join(FIELDS)}.")
+        meant = "".join(did_you_mean(name, FIELDS) for name in unknown)
+        raise ConfigError(f"Unknown setting {', '.join(unknown)}.{meant} Known settings: {', '.join(FIELDS)}.")
     return {name: _read(name, value) for name, value in values.items()}
 
 
