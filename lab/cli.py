@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 import tyro
 
 from lab.config import ConfigError, RunConfig
-from lab.errors import did_you_mean
+from lab.errors import Unreadable, did_you_mean, read_text
 from lab.storage import default_runs_dir
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = argv if command is open_lab else argv[1:]
     try:
         return command(arguments)
-    except (ConfigError, FileNotFoundError, *_known_errors()) as error:
+    except (ConfigError, FileNotFoundError, Unreadable, *_known_errors()) as error:
         print(f"grpo-lab: {error}", file=sys.stderr)
         return 1
 
@@ -162,9 +162,7 @@ def _toml(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"There is no file {path} to read settings from.") from None
+        values = tomllib.loads(read_text(path))
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not TOML: {error}.") from None
     config = RunConfig.from_dict(values)

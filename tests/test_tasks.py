@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from lab.tasks import BUILTIN_TASKS, TaskError, load_task, prompt_text, task_table
+from lab.tasks.typed import typed_table
 
 
 @pytest.mark.parametrize("name", [*BUILTIN_TASKS, "add2+sub2", "arithmetic"])
@@ -117,6 +118,20 @@ def test_a_bad_task_is_refused_in_a_sentence(task, said):
     with pytest.raises(TaskError) as caught:
         load_task(task)
     assert said in str(caught.value)
+
+
+def test_typed_prompts_end_at_line_ends_and_at_nothing_else():
+    # vertical tab, form feed, file separator, next line, line separator: all of them text inside a prompt
+    inside = "a\x0bb\x0cc\x1cd\x85e\u2028f"
+    assert typed_table(f"{inside} => 1\r\ntwo => 2\rthree => 3\n").rows == [
+        {"prompt": inside, "answer": "1"}, {"prompt": "two", "answer": "2"}, {"prompt": "three", "answer": "3"}]
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".json"])
+def test_a_file_of_rows_may_have_any_line_end_and_a_byte_order_mark(tmp_path, ending):
+    path = tmp_path / f"rows{ending}"
+    path.write_bytes('\ufeff{"prompt": "a\u2028b"}\r{"prompt": "c"}\r\n{"prompt": "d"}\n'.encode())
+    assert {row["prompt"] for row in load_task(path).rows(0, 3)} == {"a\u2028b", "c", "d"}
 
 
 def test_everything_held_out_leaves_nothing_to_train_on():

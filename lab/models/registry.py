@@ -19,11 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from lab.assets import asset
+from lab.errors import Unreadable, opening
 
 Progress = Callable[[float, str], None]  # share done from 0 to 1, what is happening
 
 HUB_FILES = ["*.safetensors", "*.safetensors.index.json", "config.json", "generation_config.json", "tokenizer*", "vocab*",
              "merges.txt", "*.model", "special_tokens_map.json", "added_tokens.json", "chat_template*"]
+
+FORMAT_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}  # of a number
 
 
 class ModelError(RuntimeError):
@@ -97,7 +100,12 @@ def resolve(model: str | Path) -> ModelSource:
     if model == "smollm2-135m":
         return _smollm2()
     path = Path(model).expanduser()
-    if path.is_dir():
+    try:
+        with opening(path):
+            is_folder = path.is_dir()
+    except Unreadable as error:
+        raise ModelError(str(error)) from error
+    if is_folder:
         return _local_folder(str(model), path)
     if looks_like_hub_id(str(model)):
         return ModelSource(name=str(model), kind="hub", title=str(model), hub_id=str(model), folder=_hub_snapshot(str(model)),
@@ -145,6 +153,15 @@ def count_parameters(folder: Path) -> int:
     """Number of weights in the folder's safetensors files, read from their headers alone."""
     return sum(math.prod(entry["shape"]) for path in sorted(folder.glob("*.safetensors"))
                for name, entry in _header(path).items() if name != "__metadata__")
+
+
+def weight_bytes(folder: Path) -> int:
+    """What the folder's weights take when transformers loads them as they come: in the format that config.json names."""
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    form = config.get("dtype") or config.get("torch_dtype")
+    if form in FORMAT_BYTES:
+        return FORMAT_BYTES[form] * count_parameters(folder)
+    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
 
 
 def cache_folder() -> Path:

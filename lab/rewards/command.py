@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import tyro
 
 from lab.assets import asset
+from lab.errors import opening
 from lab.rewards import BUILTINS
 from lab.rewards.bench import BenchResult, bench
 from lab.rewards.completions import newest_groups, read_completions
@@ -92,7 +93,8 @@ def _test(argv: list[str]) -> int:
         other = _scored(arguments, [*_found(arguments, [arguments.against]), *written[1:]], groups, settings)
         print(f"\nagainst {arguments.against}:\n{result.against(other).to_string(na_rep='', float_format=lambda value: f'{value:.3f}')}")
     if arguments.csv:
-        result.completions.to_csv(arguments.csv, index=False)
+        with opening(arguments.csv, to="written"):
+            result.completions.to_csv(arguments.csv, index=False)
     return 1 if any(column.failures for column in result.columns) else 0
 
 

@@ -10,6 +10,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from lab.errors import read_text
 from lab.records import Completion, Group
 from lab.rewards.contract import text_of
 from lab.store import Store
@@ -54,14 +55,7 @@ def typed_group(prompt: str, texts: Sequence[str], row: dict[str, Any] | None = 
 def read_completions(path: Path) -> list[Group]:
     """A JSONL with `prompt` and `completion` in each line, and any further columns; neighbours with the same prompt and columns
     are a group. Texts or lists of messages. ValueError names the line that cannot be read."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ValueError(f"There is no file {path}, and no run of this name.") from None
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text (byte {error.start}).") from None
-    # by newlines alone: a string of JSON may hold the other separators that splitlines() knows, such as U+2028
-    rows = [_row(line, number, path) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+    rows = [_row(line, number, path) for number, line in enumerate(read_text(path).split("\n"), start=1) if line.strip()]
     if not rows:
         raise ValueError(f"{path} is empty: it needs lines with prompt and completion.")
     if len(rows) > MOST_LINES:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.config import reward_name
-from lab.errors import did_you_mean
+from lab.errors import Unreadable, did_you_mean, opening
 from lab.rewards.common import BUILTINS
 from lab.rewards.contract import RewardError
 
@@ -125,7 +125,12 @@ def _file_and_function(text: str) -> tuple[str, str]:
 
 def _from_file(text: str) -> Reward:
     path, function = _file_and_function(text)
-    if not Path(path).is_file():
+    try:
+        with opening(path):
+            is_there = Path(path).is_file()
+    except Unreadable as error:
+        raise RewardNotFound(str(error)) from error
+    if not is_there:
         raise RewardNotFound(f"There is no reward file {path}.")
     from lab.rewards.sandbox import file_reward
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from lab.errors import opening
 from lab.storage.migrations import migrate
 
 BUSY_SECONDS = 30
@@ -26,7 +27,8 @@ class Database:
             if not self.path.is_file():
                 raise FileNotFoundError(f"There is no run store at {self.path}.")
         else:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with opening(self.path.parent, to="a folder for runs"):
+                self.path.parent.mkdir(parents=True, exist_ok=True)
             migrate(self._connection)
 
     def close(self) -> None:

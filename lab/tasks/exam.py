@@ -35,6 +35,6 @@ def lettered(question: str, choices: Sequence[str], instruction: str = "") -> st
 def questions(name: str) -> tuple[dict[str, Any], ...]:
     """The bundled set as rows: prompt, answer, question, choices, subject."""
     text = asset(f"data/{name}.jsonl").read_text(encoding="utf-8")
-    entries = [json.loads(line) for line in text.splitlines() if line.strip()]
+    entries = [json.loads(line) for line in text.split("\n") if line.strip()]
     return tuple({"prompt": lettered(entry["question"], entry["choices"], LANGUAGES[name][1]), "answer": entry["answer"],
                   "question": entry["question"], "choices": entry["choices"], "subject": entry["subject"]} for entry in entries)

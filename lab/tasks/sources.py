@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lab.errors import did_you_mean
+from lab.errors import Unreadable, did_you_mean, read_text
 from lab.tasks import arithmetic, exam, free, gym
 from lab.tasks.errors import TaskError
 from lab.tasks.tables import FORMATS, read_table
@@ -106,13 +106,9 @@ def read_rows(path: Path) -> list[Row]:
 def read_jsonl(path: Path) -> list[Row]:
     """The rows of a JSONL file, one object with a `prompt` per line; blank lines are skipped. Raises TaskError."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise TaskError(f"There is no file {path}.") from error
-    except UnicodeDecodeError as error:
-        raise TaskError(f"{path} is not UTF-8 text: save it as UTF-8.") from error
-    except OSError as error:
-        raise TaskError(f"{path} cannot be read: {error.strerror}.") from error
+        text = read_text(path)
+    except Unreadable as error:
+        raise TaskError(str(error)) from error
     lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
     if not lines:
         raise TaskError(f"{path} is empty: it needs one JSON object with a prompt per line.")

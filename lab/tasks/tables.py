@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lab.errors import Unreadable, opening, with_plain_ends
 from lab.tasks.errors import TaskError
 
 FORMATS = {".jsonl": "JSONL", ".json": "JSON", ".csv": "CSV", ".tsv": "CSV", ".parquet": "Parquet"}
@@ -56,14 +57,13 @@ def read_table(path: str | Path, limits: Limits = OWN, *, name: str | None = Non
     """The table in a .jsonl, .json, .csv, .tsv or .parquet file. Raises TaskError."""
     path, name = Path(path), name or str(path)
     try:
-        if path.stat().st_size > limits.file_bytes:
-            raise TaskError(f"{name} has {path.stat().st_size / 1e6:,.1f} MB; at most {limits.file_bytes / 1e6:,.0f} MB are taken. Make "
-                            f"it smaller.")
-        data = path.read_bytes()
-    except FileNotFoundError as error:
-        raise TaskError(f"There is no file {name}.") from error
-    except OSError as error:
-        raise TaskError(f"{name} cannot be read: {error.strerror}.") from error
+        with opening(path):
+            size = path.stat().st_size
+            data = path.read_bytes() if size <= limits.file_bytes else b""
+    except Unreadable as error:
+        raise TaskError(str(error)) from error
+    if size > limits.file_bytes:
+        raise TaskError(f"{name} has {size / 1e6:,.1f} MB; at most {limits.file_bytes / 1e6:,.0f} MB are taken. Make it smaller.")
     return table_of(data, name, limits)
 
 
@@ -195,7 +195,7 @@ def _json_rows(text: str, name: str, limits: Limits) -> Iterator[dict[str, Any]]
             yield _object(row, f"{name}, row {number}", counted)
         return
     expected = 'Each line is one object, such as {"prompt": "What is 2 + 3?", "answer": "5"}'
-    for number, line in enumerate(text.split("\n"), start=1):
+    for number, line in enumerate(with_plain_ends(text).split("\n"), start=1):
         if line.strip():
             where = f"{name}, line {number}"
             yield _object(_parsed(line, where, expected), where, counted)

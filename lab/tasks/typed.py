@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lab.errors import with_plain_ends
 from lab.tasks.errors import TaskError
 from lab.tasks.tables import UPLOAD, Table, check_cell
 
@@ -15,7 +16,7 @@ def typed_table(text: str) -> Table:
     [{'prompt': 'What is 2 + 3?', 'answer': '5'}, {'prompt': 'Name a fruit.', 'answer': None}]
     """
     rows = []
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(with_plain_ends(text).split("\n"), start=1):
         if not line.strip():
             continue
         prompt, arrow, answer = line.rpartition(ARROW) if ARROW in line else (line, "", "")

@@ -27,6 +27,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from lab.config import DTYPES, RunConfig
+from lab.errors import Unreadable, read_text, shown_path
 from lab.models.registry import ModelError
 from lab.policy import MACHINE_THREADS, Policy
 from lab.records import Completion, Group
@@ -152,9 +153,9 @@ def _put_in_place(draft: Path, folder: Path) -> None:
 
 def _read_state(folder: Path) -> dict[str, Any]:
     try:
-        state = json.loads((folder / "trainer.json").read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise ModelError(f"{folder} is not a checkpoint of a run: it has no trainer.json.") from error
+        state = json.loads(read_text(folder / "trainer.json"))
+    except Unreadable as error:
+        raise ModelError(f"{shown_path(folder)} is not a checkpoint of a run: it has no trainer.json that can be read.") from error
     except ValueError as error:
         raise ModelError(f"The checkpoint {folder} is damaged: trainer.json is not valid JSON.") from error
     if state.get("format") != FORMAT:

@@ -5,6 +5,7 @@ comes out. Results and errors are plain dicts, ready to be sent.
 """
 
 import inspect
+import io
 import linecache
 import math
 import os
@@ -89,7 +90,7 @@ class TrainerState:
 
 def load(source, filename):
     """Execute the author's file as a module of its own; its tracebacks show its lines."""
-    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    linecache.cache[filename] = (len(source), None, io.StringIO(source, newline=None).readlines(), filename)
     try:
         code = compile(source, filename, "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
