@@ -183,6 +183,22 @@ def test_removing_an_adapter_leaves_the_others_working(policy):
     policy.remove_adapter(kept)
 
 
+@pytest.mark.parametrize("what", ["adding", "using on the plain path", "removing"])
+def test_an_adapter_still_learns_after_something_was_done_with_another(policy, what):
+    rollout, kept = roll(policy), add_random_adapter(policy, seed=7)
+    expected = gradients(policy, kept, rollout)
+    other = add_random_adapter(policy, seed=8)
+    if what == "using on the plain path":
+        with torch.no_grad():
+            policy.plain_logps(rollout, other)
+    if what == "removing":
+        policy.remove_adapter(other)
+    found = gradients(policy, kept, rollout)
+    assert all(torch.equal(found[key], expected[key]) for key in expected)
+    for name in (kept, other)[:1 if what == "removing" else 2]:
+        policy.remove_adapter(name)
+
+
 def test_adapter_names_that_look_like_layers_stay_apart(policy):
     rollout = roll(policy)
     for name in ("model", "lora_A", "q_proj", "weight"):

@@ -73,7 +73,7 @@ class Adapters:
 
     def remove(self, name: str) -> None:
         for layer in self._layers:
-            layer.set_adapter([])
+            layer._active_adapter = []
             layer.delete_adapter(name)
         del self._configs[name]
         self._active = None
@@ -128,12 +128,12 @@ class Adapters:
         self.require(name)
         for layer in self._layers:
             if name != self._active:
-                layer.set_adapter(name)
+                layer._active_adapter = [name]
             layer._disable_adapters = False
         self._active = name
 
     def _switch_off(self) -> None:
-        # Set directly: PEFT's own switch also turns requires_grad off for every adapter of every run.
+        # Here and above set directly: PEFT's own switches also turn requires_grad off for the adapters of other runs.
         for layer in self._layers:
             layer._disable_adapters = True
 
@@ -159,6 +159,9 @@ class Adapters:
             raise ModelError("The adapter has no trainable parameter, so nothing would be learned.")
         for parameter in parameters.values():
             parameter.data = parameter.data.float()
+        for each in self._configs:  # PEFT lets only one learn
+            for parameter in self.parameters(each).values():
+                parameter.requires_grad_(True)
         self._switch_off()
 
     def _fill(self, name: str, weights: dict[str, Tensor], where: str) -> None:
