@@ -35,9 +35,29 @@ def smaller_budget(rollout: Rollout, micro_batch_tokens: int) -> int | None:
 
 def within_reach(device: torch.device) -> float:
     """Bytes that this process holds already or could still get."""
+    return held(device) + free(device)
+
+
+def held(device: torch.device) -> float:
+    """Bytes this process holds now, a CUDA context among them."""
     if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
-    return psutil.virtual_memory().available + psutil.Process().memory_info().rss
+        return torch.cuda.memory_reserved(device) + CUDA_CONTEXT
+    return psutil.Process().memory_info().rss
+
+
+def free(device: torch.device) -> float:
+    """Bytes this process could still get: what is free, on CUDA up to the `limit` of this process."""
+    if device.type != "cuda":
+        return psutil.virtual_memory().available
+    unused, total = torch.cuda.mem_get_info(device)
+    return min(unused, torch.cuda.get_per_process_memory_fraction(device.index) * total - torch.cuda.memory_reserved(device))
+
+
+def limit(device: torch.device, most: float) -> None:
+    """Let this process have no more than `most` bytes of the card, its CUDA context among them. Elsewhere nothing is limited."""
+    if device.type == "cuda":
+        total = torch.cuda.get_device_properties(device).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(max(0.0, most - CUDA_CONTEXT) / total, 1.0), device.index)
 
 
 def peak(device: torch.device) -> float:

@@ -2,7 +2,8 @@
 
 Works from a model's config.json and the run's settings alone, without torch, so the page can show it while a person types.
 After the first steps `compare` puts what was measured beside what was predicted, and `Corrections` scale the next plans by
-it. Leaves out the measuring itself (`memory`, `forward.speed`) and who keeps it (`storage.plans`).
+it. A reward model's size is read from its files. Leaves out the measuring itself (`memory`, `forward.speed`), who keeps it
+(`storage.plans`), and what a reward model computes.
 
     L layers · D hidden · F inner width · q, k widths of all query and all key heads · V vocabulary · r adapter rank
     P prompt tokens · G completions · C completion tokens · e bytes of one number of the base
@@ -13,9 +14,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from lab.config import RunConfig
+from lab.models.registry import ModelError, resolve, weight_bytes
 
 OWN_LAYERS = ("llama", "qwen2", "qwen3")  # families whose layers are written for training here (`merged.FAMILIES`)
 PROGRAM = 0.55e9  # Python, torch, transformers and what their allocator keeps
@@ -26,6 +29,9 @@ MODULES_OVERHEAD = 2.5  # bytes kept for each number of a layer's own modules wi
 HEAD_CHUNK = 2**22 * 12  # logits alive at once, in the base's format, as float32, as probabilities and again rounded
 MARGIN = 0.92  # of the memory there is, to be on the safe side of the estimate
 SMALLEST_BATCH = 64
+MAX_ROWS = 64  # that decode together (`decode`, which needs torch, has these three, too)
+SLOTS = 64  # for written tokens when prompts have been read (`shared_cache`)
+SHORTEST_BUCKET = 128  # slots of the smallest of CUDA's fixed buffers (`static_decode`)
 COPY_ROOM = 3  # copies that must fit into free memory before sampling gets a merged one (`fast_path`)
 # Measured with two models in three formats on one core:
 DECODE_CALLS, DECODE_CALLS_ONCE = 380, 1300  # small operations that a new token's time comes to: each layer's, and the rest's
@@ -36,8 +42,9 @@ MEMORY_BAND, PACE_BAND = (0.8, 2.0), (0.1, 20.0)  # what a correction may be: be
 
 FLOAT32_BELOW = 50_000_000  # parameters up to which float32 costs nothing worth saving, and keeps KL free of rounding
 WORTH_ROUNDING = 1.5  # bfloat16 must be this many times as fast
-PART_NAMES = dict(weights="base model", adapter="adapter and its optimiser", program="program", copy="copy for sampling",
-                  cache="keys and values", activations="kept for learning", workspace="work space", head="vocabulary")
+PART_NAMES = dict(weights="base model", adapter="adapter and its optimiser", program="program", rewards="reward models",
+                  copy="copy for sampling", cache="keys and values", activations="kept for learning", workspace="work space",
+                  head="vocabulary")
 
 
 def number_format(device: str, parameters: int, memory: float, faster: Callable[[], float]) -> tuple[str, str]:
@@ -132,13 +139,14 @@ class Corrections:
 class Plan:
     """Bytes by part, the peak they make, and what to set."""
 
-    parts: dict[str, float]  # weights, adapter, program, then by phase: copy, cache | activations, workspace, head
+    parts: dict[str, float]  # weights, adapter, program, rewards, then by phase: copy, cache | activations, workspace, head
     sampling: float
     training: float
     micro_batch_tokens: int
     checkpointing: bool
     fits: bool | None  # None: the memory is not known
     seconds: float | None  # of a step whose completions all reach their limit; None: the machine's speed is not known
+    not_counted: tuple[str, ...] = ()  # reward models that are not on this machine yet
 
     @property
     def peak(self) -> float:
@@ -162,7 +170,8 @@ class Plan:
         batch = f"{self.micro_batch_tokens} tokens at a time"
         how = f", {batch}" + (" and layers computed twice to save memory" if self.checkpointing else "")
         too_much = ": more than there is. Take fewer or shorter completions, or a smaller model."
-        return need + how + (too_much if self.fits is False else ".")
+        return need + how + (too_much if self.fits is False else ".") + "".join(
+            f" The reward model {name} is not on this machine yet and is not counted." for name in self.not_counted)
 
 
 def plan(config: RunConfig, shape: ModelShape, *, prompt_tokens: int, device: str, dtype: str, load_in_4bit: bool,
@@ -249,6 +258,30 @@ class _Work:
             return 0.0
         return layers + (self.bytes * self.shape.vocabulary * self.shape.hidden if self.device == "cpu" else 0.0)
 
+    @cached_property
+    def reward_models(self) -> dict[str, float | None]:
+        """Bytes of each, which stays beside the base from its first call on. None: not on this machine."""
+        return {name: _bytes_here(name) for name in _reward_models(self.config)}
+
+    def cache(self, written: Written) -> float:
+        """Keys and values while sampling.
+
+        In CUDA's fixed buffers (`static_decode`) lanes and slots are powers of two, and what lay in the buffer before is
+        still there while it moves into the next. Prompts that wait take over the places of those that have ended.
+        """
+        token = 2.0 * self.shape.layers * self.shape.key_width * (self.bytes if self.device == "cuda" else 4)
+        if self.device != "cuda" or self.shape.family not in OWN_LAYERS:
+            return token * self.everything(written)
+        seats = self.config.num_generations
+        prompts = min(self.config.prompts_per_step, max(1, MAX_ROWS // seats))
+        lanes, width = _power_of_two(prompts), max(SHORTEST_BUCKET, _power_of_two(self.prompt_tokens))
+        slots = max(SHORTEST_BUCKET, _power_of_two(written.longest - 1))  # the last token is written and never read
+        if slots > SHORTEST_BUCKET:
+            before = lanes * (width + seats * slots / 2)
+        else:
+            before = prompts * (self.prompt_tokens + seats * SLOTS)
+        return token * (lanes * (width + seats * slots) + before)
+
     def answers(self, written: Written) -> float:
         """Completion tokens of a step."""
         return self.config.prompts_per_step * self.config.num_generations * written.mean
@@ -263,19 +296,21 @@ class _Work:
         # Beside the base: adapter, its gradient and Adam's two moments, all float32.
         parts = dict(weights=self.base, adapter=16.0 * shape.lora(config.lora_r) * (2 if config.algorithm == "ppo" else 1),
                      program=self.program)
+        parts["rewards"] = sum(filter(None, self.reward_models.values()), 0.0)
         parts["copy"] = self.copy
-        parts["cache"] = 2.0 * shape.layers * shape.key_width * self.everything(written) * (e if self.device == "cuda" else 4)
+        parts["cache"] = self.cache(written)
         parts["activations"] = budget * _kept(shape, config.lora_r, e, own, checkpointing)
         parts["workspace"] = _workspace(shape, config.num_generations * written.mean, self.prompt_tokens + written.longest, budget, e)
         if self.load_in_4bit:
             parts["workspace"] += e * shape.hidden * shape.inner  # one weight unpacked
         parts["head"] = HEAD_CHUNK + e * budget * shape.hidden
         parts = {name: size * self.corrections.memory for name, size in parts.items()}
-        always = parts["weights"] + parts["adapter"] + parts["program"]
+        always = parts["weights"] + parts["adapter"] + parts["program"] + parts["rewards"]
         return Plan(
             parts=parts, sampling=always + parts["copy"] + parts["cache"],
             training=always + parts["activations"] + max(parts["workspace"], parts["head"]),
             micro_batch_tokens=budget, checkpointing=checkpointing, fits=None, seconds=None,
+            not_counted=tuple(name for name, size in self.reward_models.items() if size is None),
         )
 
     def seconds(self, speed: Speed, written: Written) -> float:
@@ -285,11 +320,39 @@ class _Work:
         forwards = 2 + 4 * self.config.num_iterations  # the reference once; forward and backward for each use of a rollout
         products = forwards * (shape.linear * self.everything(written) + head * self.answers(written))
         learning = products / (LEARN_SHARE * speed.flops) + LEARN_CALLS * shape.layers * self.config.num_iterations * speed.call
-        at_once = min(rows, 64)  # `decode.MAX_ROWS`
+        at_once = min(rows, MAX_ROWS)
         read = self.bytes * (shape.linear + head) / speed.bandwidth
         token = max(read, 2 * (shape.linear + head) * at_once / speed.flops)
         token += (DECODE_CALLS * shape.layers + DECODE_CALLS_ONCE) * speed.call
-        return (learning + math.ceil(rows / 64) * written.longest * token) * self.corrections.pace
+        return (learning + math.ceil(rows / MAX_ROWS) * written.longest * token) * self.corrections.pace
+
+
+def _reward_models(config: RunConfig) -> list[str]:
+    """The models named by `reward_model(…)` among the rewards, those of evaluations too if there are any."""
+    from lab.rewards.resolve import RewardNotFound, parse_call
+
+    names = []
+    for reward in [*config.rewards, *(config.eval_rewards if config.eval_steps else ())]:
+        try:
+            name, parameters = parse_call(reward) if isinstance(reward, str) else ("", {})
+        except RewardNotFound:  # a file, or a reward of the person's own
+            continue
+        if name == "reward_model" and parameters.get("model"):
+            names.append(parameters["model"])
+    return names
+
+
+def _bytes_here(model: str) -> float | None:
+    try:
+        folder = resolve(model).folder
+        return None if folder is None else weight_bytes(folder)
+    except ModelError:  # what is wrong with it is said when the run begins
+        return None
+
+
+def _power_of_two(count: float) -> int:
+    """The smallest power of two that is not below `count`."""
+    return 1 << max(0, math.ceil(count) - 1).bit_length()
 
 
 def _kept(shape: ModelShape, r: int, e: int, own: bool, checkpointing: bool) -> float:

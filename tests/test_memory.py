@@ -5,13 +5,14 @@ from __future__ import annotations
 import mmap
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from lab import memory
 from lab.memory import is_out_of_memory, mark_peak, peak, peak_since_mark, smaller_budget
-from lab.planner import MARGIN
+from lab.planner import CUDA_CONTEXT, MARGIN
 from lab.records import MemoryRanShort, StepRecord
 from lab.trainer import TrainingError
 
@@ -125,3 +126,21 @@ def test_a_peak_is_counted_from_a_mark_and_the_whole_one_is_not_forgotten():
     mark_peak(cpu)
     assert peak_since_mark(cpu) < before - 200e6
     assert peak(cpu) == before
+
+
+def test_what_is_free_on_a_card_ends_at_the_limit_of_the_process(monkeypatch):
+    # No card is needed to see the sums: 80 GB in all, 70 unused, 3 of them held by this process.
+    card, allowed = torch.device("cuda"), []
+    said = dict(mem_get_info=lambda device: (70e9, 80e9), memory_reserved=lambda device: 3e9,
+                get_device_properties=lambda device: SimpleNamespace(total_memory=80e9),
+                set_per_process_memory_fraction=lambda share, index: allowed.append(share),
+                get_per_process_memory_fraction=lambda index: allowed[-1] if allowed else 1.0)
+    for name, function in said.items():
+        monkeypatch.setattr(torch.cuda, name, function)
+    assert memory.free(card) == 70e9
+    memory.limit(card, 8e9)
+    # The context counts among the 8 GB: 7.5 are left for tensors, 3 of which are taken.
+    assert memory.free(card) == pytest.approx(8e9 - CUDA_CONTEXT - 3e9)
+    assert memory.within_reach(card) == pytest.approx(8e9)
+    memory.limit(card, 100e9)
+    assert memory.free(card) == 70e9

@@ -5,10 +5,16 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 
+from lab import planner
 from lab.assets import asset
 from lab.config import RunConfig
+from lab.models.registry import weight_bytes
 from lab.planner import Corrections, ModelShape, Speed, Written, compare, plan
+from lab.training.critic import Critic
+
+from .test_reward_model import save_classifier
 
 SMOLLM2 = dict(model_type="llama", num_hidden_layers=30, hidden_size=576, intermediate_size=1536, num_attention_heads=9,
                num_key_value_heads=3, vocab_size=49152, tie_word_embeddings=True)
@@ -65,6 +71,89 @@ def test_less_memory_means_smaller_micro_batches_then_layers_computed_twice_then
     assert plans[1].micro_batch_tokens < plans[0].micro_batch_tokens
     assert all(p.peak <= gb * 1e9 for p, gb in zip(plans[:3], (80, 24, 3), strict=True))
     assert "more than there is" in plans[3].sentence
+
+
+def test_fixed_buffers_on_cuda_by_hand():
+    # Bytes of a token: keys and values of 30 layers, 192 wide, 2 bytes each.
+    token = 2 * 30 * 192 * 2
+    # 3 prompts of 60 tokens: 4 lanes of 128 prompt slots and 8 · 128 written ones; before, 3 · (60 + 8 · 64) as they were read.
+    assert planned(device="cuda", prompts_per_step=3).parts["cache"] == token * (4 * (128 + 8 * 128) + 3 * (60 + 8 * 64))
+    # 300 tokens: the slots were 256 and become 512, and both are there while one is moved into the other.
+    made = planned(device="cuda", max_completion_length=300)
+    assert made.parts["cache"] == token * ((128 + 8 * 512) + (128 + 8 * 256))
+    assert planned(device="cuda", max_completion_length=257).parts["cache"] == token * ((128 + 8 * 256) + (128 + 8 * 128))
+    # 64 rows decode together, so of 20 prompts 8 have a lane.
+    assert planned(device="cuda", prompts_per_step=20).parts["cache"] == planned(device="cuda", prompts_per_step=8).parts["cache"]
+    # Other families have no fixed buffers.
+    assert planned(shape=SMOLLM2 | {"model_type": "gemma3"}, device="cuda").parts["cache"] == token * 572
+
+
+def test_fixed_buffers_have_the_planned_sizes(policy):
+    from lab.forward import decode, shared_cache, static_decode
+    from lab.rollout import SamplingSettings
+
+    assert (planner.MAX_ROWS, planner.SLOTS, planner.SHORTEST_BUCKET) == (decode.MAX_ROWS, shared_cache.SLOTS, static_decode.SHORTEST)
+    batch = static_decode.StaticDecoding(policy, [[5] * 60] * 3, None, SamplingSettings(2, 140), torch.Generator())
+    batch._eos = set()  # every row runs to its full length
+    moved = []
+    with torch.no_grad():
+        while batch.writing:
+            before = batch._bucket
+            batch.advance()
+            if batch._bucket is not before:
+                moved.append(sum(x.nbytes for layers in (batch._bucket._prompt, batch._bucket._own) for pair in layers for x in pair))
+    config = RunConfig(num_generations=2, prompts_per_step=3, max_completion_length=140)
+    shape = ModelShape.of(policy.model.config.to_dict())
+    made = plan(config, shape, prompt_tokens=60, device="cuda", dtype="float32", load_in_4bit=False)
+    assert len(moved) == 2 and made.parts["cache"] == sum(moved)
+
+
+def test_a_reward_model_weighs_what_its_files_say(tmp_path):
+    save_classifier(tmp_path / "judge", 1)
+    from transformers import AutoModelForSequenceClassification
+
+    loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path / "judge").num_parameters()
+    # embeddings 1024 · 32, q, k, v, o 4 · 32 · 32, three of 32 · 48, three norms of 32, one output of 32; float32
+    assert loaded == 1024 * 32 + 4 * 32 * 32 + 3 * 32 * 48 + 3 * 32 + 32
+    reward = f"reward_model(model='{tmp_path / 'judge'}')"
+    made = planned(rewards=("brevity", reward, reward))  # loaded once
+    assert made.parts["rewards"] == 4 * loaded
+    assert (made.sampling, made.training) == (planned().sampling + 4 * loaded, planned().training + 4 * loaded)
+    assert made.not_counted == () and "not counted" not in made.sentence
+    assert planned(eval_rewards=("accuracy", reward)).parts["rewards"] == 0
+    assert planned(eval_rewards=("accuracy", reward), eval_steps=5).parts["rewards"] == 4 * loaded
+
+
+def test_a_reward_model_in_16_bits_takes_half(tmp_path):
+    save_classifier(tmp_path / "judge", 1)
+    file = tmp_path / "judge" / "config.json"
+    whole = weight_bytes(tmp_path / "judge")
+    file.write_text(file.read_text().replace('"float32"', '"bfloat16"'))
+    assert weight_bytes(tmp_path / "judge") == whole / 2
+
+
+def test_a_reward_model_that_is_not_here_is_said_not_to_be_counted():
+    made = planned(rewards=("reward_model(model='somebody/judge')", "brevity"))
+    assert made.parts["rewards"] == 0 and made.peak == planned().peak
+    assert made.sentence.endswith(" The reward model somebody/judge is not on this machine yet and is not counted.")
+    assert made.to_dict()["not_counted"] == ("somebody/judge",)
+
+
+def test_ppos_critic_is_a_second_adapter_with_its_optimiser(policy):
+    config = RunConfig(algorithm="ppo", lora_r=8)
+    shape = ModelShape.of(policy.model.config.to_dict())
+    made = plan(config, shape, prompt_tokens=20, device="cpu", dtype="float32", load_in_4bit=False)
+    critic = Critic(policy, "critic", config)
+    try:
+        for parameter in critic.parameters:
+            parameter.grad = torch.zeros_like(parameter)
+        critic.optimizer.step()
+        # The value head, 192 weights and a bias with gradient and two moments, is all that is beside the adapter; AdamW also
+        # counts the steps of each tensor.
+        tensors = len(critic.parameters)
+        assert critic.bytes == made.parts["adapter"] / 2 + 16 * (192 + 1) + 4 * tensors
+    finally:
+        critic.close()
 
 
 def test_settings_that_grow_grow_the_plan():

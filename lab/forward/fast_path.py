@@ -10,13 +10,13 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import psutil
 import torch
 from torch import nn
 
 from lab.forward.blocks import LlamaBody
 from lab.forward.bodies import Body, HuggingFaceBody
 from lab.forward.merged import MergedBody, copy_bytes, is_known
+from lab.memory import free
 from lab.planner import COPY_ROOM
 from lab.rollout import Rollout, pad_left
 
@@ -83,7 +83,7 @@ def choose(policy: Policy, way: str | None = None) -> FastPath:
     window = getattr(policy.model.config.get_text_config(), "sliding_window", None) or math.inf
     if way != "shared" and is_known(policy.model) and not _difference(policy, rollout, own := LlamaBody(policy.model)):
         # Decided once, not by what is free from batch to batch: a run must not change its way of sampling.
-        room = way == "own with a merged copy" if way else COPY_ROOM * copy_bytes(policy.model) < _free_memory(policy.device)
+        room = way == "own with a merged copy" if way else COPY_ROOM * copy_bytes(policy.model) < free(policy.device)
         merges = room and not _difference(policy, rollout, MergedBody(policy.model, None))
         return FastPath(own, merges, "Fast path: prompts are shared by their group and layers are our own. "
                                      "Checked against the plain path.")
@@ -118,7 +118,3 @@ def _probe(policy: Policy) -> Rollout:
         finished=torch.ones(5, dtype=torch.bool, device=policy.device), sampling_logps=torch.zeros(5, 7, device=policy.device),
         group_ids=torch.tensor([0, 0, 0, 1, 1], device=policy.device), temperature=1.0,
     )
-
-
-def _free_memory(device: torch.device) -> int:
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
