@@ -325,9 +325,9 @@ def as_text(value: Any) -> str:
     return str(value)
 
 
-def reward_name(reward: Callable | str) -> str:
+def reward_name(reward: Callable | str | Path) -> str:
     """The name a reward function is shown and stored under (TRL: the function's own name)."""
-    return reward if isinstance(reward, str) else getattr(reward, "__name__", type(reward).__name__)
+    return str(reward) if isinstance(reward, (str, Path)) else getattr(reward, "__name__", type(reward).__name__)
 
 
 _LABELS = {f.name: f.metadata["label"] for f in fields(RunConfig)}

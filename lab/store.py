@@ -17,6 +17,7 @@ import secrets
 import sqlite3
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from lab.records import EvaluationRecord, Group, StepRecord
 from lab.storage.database import Database
 from lab.storage.evaluations import Evaluation, insert_evaluation, select_evaluations
 from lab.storage.groups import drop_arrays, insert_arrays, insert_groups, select_groups
+from lab.storage.own_files import at_home
 from lab.storage.rows import Command, Live, Process, Rollout, Run, RunEvent, Steps, record_of, to_json
 
 FILE_NAME = "lab.sqlite3"
@@ -61,7 +63,8 @@ class Store(Database):
                 "(SELECT from_step FROM attempts a WHERE a.run = r.id AND a.attempt = r.attempt), 0) AS step")
         with self._read() as db:
             rows = db.execute(f"SELECT r.*, {step} FROM runs r {where} ORDER BY r.created DESC, r.rowid DESC", values)
-            return [record_of(Run, row) for row in rows]
+            runs = [record_of(Run, row) for row in rows]
+        return [replace(run, config=at_home(run.config, self.path.parent / run.id)) for run in runs]
 
     def set_status(self, run: str, status: str, *, error: str | None = None, traceback: str | None = None) -> None:
         """A new status; error and traceback are those of this status, so None clears them."""
@@ -291,7 +294,8 @@ class Store(Database):
         """Events of the run with an id above `after`, in the order they happened."""
         with self._read() as db:
             rows = db.execute("SELECT * FROM events WHERE run=? AND id > ? ORDER BY id", (run, after))
-            return [record_of(RunEvent, row) for row in rows]
+            events = [record_of(RunEvent, row) for row in rows]
+        return [replace(event, data=at_home(event.data, self.path.parent / run)) for event in events]
 
     # -- processes
 

@@ -188,6 +188,32 @@ def test_not_a_checkpoint_is_said_in_a_sentence(policy, tmp_path):
         Trainer.load(tmp_path, policy=policy)
 
 
+def test_a_function_of_ones_own_is_asked_for_and_never_taken_for_a_built_in_one(make_trainer, policy, tmp_path):
+    def accuracy(completions, **kwargs):
+        return [0.25] * len(completions)
+
+    trainer = make_trainer(rewards=(accuracy, "format"), max_steps=2)
+    next(trainer)
+    folder = trainer.save(tmp_path / "saved")
+    with pytest.raises(RewardError, match=r"trained with accuracy, written in Python.*Trainer.load\('.*saved', rewards=\[accuracy\]\)"):
+        Trainer.load(folder, policy=policy)
+    again = Trainer.load(folder, policy=policy, adapter="again", rewards=(accuracy, "format"))
+    make_trainer.adopt(again)
+    assert next(again).metrics["rewards/accuracy/mean"] == 0.25
+
+
+def test_functions_that_were_to_come_with_the_next_step_are_asked_for_as_well(make_trainer, policy, tmp_path):
+    trainer = make_trainer(max_steps=2, rewards=("format",))
+    next(trainer)
+    trainer.change(rewards=(letters,))
+    folder = trainer.save(tmp_path / "saved")
+    with pytest.raises(RewardError, match=r"rewards=\[letters\]"):
+        Trainer.load(folder, policy=policy)
+    again = Trainer.load(folder, policy=policy, adapter="again", rewards=(letters,))
+    make_trainer.adopt(again)
+    assert "rewards/letters/mean" in next(again).metrics
+
+
 def changed_state(folder, **policy):
     """A checkpoint that was made with a model loaded otherwise."""
     file = folder / "trainer.json"

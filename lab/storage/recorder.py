@@ -21,7 +21,6 @@ from lab.records import AwaitingScores, ColdStartStep, EvaluationFailed, Evaluat
 from lab.rewards.by_hand import ScoresAwaited
 from lab.storage import default_runs_dir
 from lab.storage.plans import corrections, form_of, keep_plan
-from lab.storage.rewards import keep_reward_files
 from lab.storage.run_folder import RunFolder, driver_info
 from lab.store import Run, Store, open_store
 
@@ -52,7 +51,8 @@ def recording(trainer: Trainer, name: str, runs_dir: str | os.PathLike | None = 
     run = store.create_run(trainer.config.to_dict(), name=name, status="training", info=driver_info() | trainer.policy.resolved)
     folder, saved, status = RunFolder(store, run), None, "failed"
     try:
-        keep_reward_files(trainer.config, folder.path)
+        folder.keep_rewards(trainer)
+        store.set_config(run, trainer.config.to_dict())
         report = plan_with(store, trainer)
         keep_plan(store, run, report)
         for step in _steps(trainer, store, run):

@@ -1,7 +1,7 @@
 """Rewards that people write on the page: the draft as it is typed, and frozen versions, which never change.
 
 A frozen version is a row and a read-only file, `<runs>/rewards/<owner>/<name>@<version>.py`; a run that uses one keeps a copy
-in its own folder, so that it survives. Leaves out running them (`lab.rewards`) and runs (`lab.store`).
+in its own folder, so that it survives (`own_files`). Leaves out running them (`lab.rewards`) and runs (`lab.store`).
 """
 
 from __future__ import annotations
@@ -10,19 +10,17 @@ import hashlib
 import keyword
 import os
 import re
-import shutil
 import sqlite3
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.config import REWARD_FIELDS, RunConfig
 from lab.storage.database import Database
+from lab.storage.own_files import READ_ONLY
 from lab.store import FILE_NAME, LOCAL_OWNER
 
 FOLDER = "rewards"
 VERSION = re.compile(r"(?P<name>[A-Za-z_]\w{0,63})@(?P<version>[1-9]\d{0,8})", re.ASCII)
-READ_ONLY = 0o444
 
 
 class ShelfError(ValueError):
@@ -112,36 +110,3 @@ class RewardShelf(Database):
 
 def _newest(db: sqlite3.Connection, owner: str, name: str) -> sqlite3.Row | None:
     return db.execute("SELECT * FROM reward_versions WHERE owner=? AND name=? ORDER BY version DESC LIMIT 1", (owner, name)).fetchone()
-
-
-def keep_reward_files(config: RunConfig, folder: Path) -> RunConfig:
-    """Copies every reward file that the settings name into `<folder>/rewards/`; the returned settings name the copies.
-
-    A copy that is there already is the one that counts: a run goes on with the reward it began with, wherever its folder lies.
-    Different files of one name are kept apart by a short digest of where they came from.
-    """
-    named = [_file_and_function(reward)[0] for field in REWARD_FIELDS for reward in getattr(config, field)
-             if isinstance(reward, (str, Path))]
-    first = {path.name: path for path in reversed(named) if path is not None}
-    kept = {field: tuple(_kept(reward, folder / FOLDER, first) for reward in getattr(config, field)) for field in REWARD_FIELDS}
-    return config if all(kept[field] == getattr(config, field) for field in REWARD_FIELDS) else config.replace(**kept)
-
-
-def _kept(reward: object, folder: Path, first: dict[str, Path]) -> object:
-    path, function = _file_and_function(reward) if isinstance(reward, (str, Path)) else (None, "")
-    if path is None:
-        return reward
-    is_first = path.resolve() == first[path.name].resolve()
-    name = path.name if is_first else f"{path.stem}-{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}.py"
-    copy = folder.resolve() / name
-    if not copy.is_file() and path.is_file():
-        folder.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, copy)
-        copy.chmod(READ_ONLY)
-    return f"{copy}{function}" if copy.is_file() else reward
-
-
-def _file_and_function(reward: str | Path) -> tuple[Path | None, str]:
-    """`folder/file.py:function` → the path and ":function"."""
-    match = re.fullmatch(r"(.+\.py)(:\w+)?", str(reward), re.DOTALL)
-    return (Path(match[1]), match[2] or "") if match else (None, "")

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lab.storage.own_files import keep_reward_files, kept
 from lab.store import Store
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class RunFolder:
 
     def checkpoint(self, trainer: Trainer) -> Path:
         """Saves the trainer as checkpoint-<step> (whole or not at all), keeps the newest few, brings TRL's files up to date."""
+        self.keep_rewards(trainer)
         for draft in self.path.glob(".checkpoint-*"):  # of a process that was killed in mid-save
             shutil.rmtree(draft)
         path = trainer.save(self.path / f"checkpoint-{trainer.step}")
@@ -48,6 +50,12 @@ class RunFolder:
             shutil.rmtree(old)
         self.write_trl_files(trainer)
         return path
+
+    def keep_rewards(self, trainer: Trainer) -> None:
+        """Reward files that the trainer's settings name are copied into the folder, and the settings name the copies."""
+        trainer.config = keep_reward_files(trainer.config, self.path)
+        if "rewards" in trainer.pending:
+            trainer.pending["rewards"] = kept(trainer.pending["rewards"], self.path)
 
     def write_trl_files(self, trainer: Trainer) -> None:
         """config.json, trainer_state.json with log_history, and completions_{step:05d}.parquet for every step without one."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from lab.config import RunConfig, named
 from lab.errors import CommandError
-from lab.storage.rewards import keep_reward_files
+from lab.storage.own_files import at_home, keep_reward_files
 from lab.storage.run_folder import RunFolder
 from lab.store import Run, Store
 
@@ -78,12 +78,16 @@ def _changed(config: RunConfig, changes: dict[str, Any], step: int) -> RunConfig
 
 def _config_of(checkpoint: Path) -> RunConfig:
     """Live changes included, unlike the settings the run was started with."""
-    return RunConfig.from_dict(json.loads((checkpoint / "trainer.json").read_text(encoding="utf-8"))["config"])
+    settings = json.loads((checkpoint / "trainer.json").read_text(encoding="utf-8"))["config"]
+    return RunConfig.from_dict(at_home(settings, checkpoint.parent))
 
 
 def _write_config(checkpoint: Path, config: RunConfig) -> None:
     file = checkpoint / "trainer.json"
-    state = json.loads(file.read_text(encoding="utf-8")) | {"config": config.to_dict()}
+    state = json.loads(file.read_text(encoding="utf-8"))
+    settings = config.to_dict()
+    python = {field: names for field, names in state.get("from_python", {}).items() if settings[field] == state["config"][field]}
+    state |= {"config": settings, "from_python": python}
     unfinished = file.with_suffix(".unfinished")
     unfinished.write_text(json.dumps(state, indent=1), encoding="utf-8")
     unfinished.replace(file)

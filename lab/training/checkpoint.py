@@ -26,12 +26,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from lab.config import DTYPES, RunConfig
+from lab.config import DTYPES, REWARD_FIELDS, RunConfig, reward_name
 from lab.errors import Unreadable, read_text, shown_path
 from lab.models.registry import ModelError
 from lab.policy import MACHINE_THREADS, Policy
 from lab.records import Completion, Group
+from lab.rewards import RewardNotFound
 from lab.rollout import Rollout
+from lab.storage.own_files import at_home
 from lab.trainer import Batch, Trainer, TrainingError
 from lab.training.resampling import HardPrompts
 from lab.training.stop_rules import StopRules
@@ -59,10 +61,12 @@ def save(trainer: Trainer, folder: Path) -> Path:
 
 def load(folder: Path, *, policy: Policy | None, adapter: str, output_dir: str | Path | None,
          changes: dict[str, Any]) -> Trainer:
-    """The trainer that was saved in `folder`, with `changes` to its config."""
+    """The trainer that was saved in `folder`, with `changes` to its config. Raises ModelError for a folder that is no checkpoint,
+    RewardNotFound where the run had reward functions written in Python and none are given."""
     state = _read_state(folder)
     before = state["policy"]
-    config = as_before(RunConfig.from_dict(state["config"]), before).replace(**changes)
+    _require_python_rewards(state, changes, folder)
+    config = as_before(RunConfig.from_dict(at_home(state["config"], folder.parent)), before).replace(**changes)
     policy = policy or Policy.load(config.model, dtype=config.dtype, load_in_4bit=config.load_in_4bit, device=config.device,
                                    num_threads=config.num_threads, way=before.get("way"))
     # Adapter and reference come from the checkpoint: the folder that the run once continued may be gone.
@@ -75,7 +79,7 @@ def load(folder: Path, *, policy: Policy | None, adapter: str, output_dir: str |
     _restore_optimizer(trainer, load_file(folder / "optimizer.safetensors"))
     trainer.step, trainer.rollouts, trainer.num_tokens = state["step"], state["rollouts"], state["num_tokens"]
     trainer.changes = [(step, settings) for step, settings in state["changes"]]
-    trainer.pending = state["pending"]
+    trainer.pending = {name: value for name, value in at_home(state["pending"], folder.parent).items() if name not in changes}
     trainer.prompts = state["prompts"]
     trainer.hard_prompts = HardPrompts(state["hard_prompts"])
     trainer.stop_rules = StopRules(**state["stop_rules"])
@@ -133,7 +137,7 @@ def _write(trainer: Trainer, folder: Path) -> None:
         prompts=trainer.prompts, hard_prompts=trainer.hard_prompts.kept, stop_rules=dataclasses.asdict(trainer.stop_rules),
         entropy_coefs=trainer.entropy_coefs, num_tokens=trainer.num_tokens,
         changes=[(step, _plain(settings)) for step, settings in trainer.changes], pending=_plain(trainer.pending), batch=None,
-        cold_start_steps=trainer.cold_start_steps, evaluated_at=trainer.evaluated_at,
+        cold_start_steps=trainer.cold_start_steps, evaluated_at=trainer.evaluated_at, from_python=_from_python(trainer),
         torch=torch.__version__, threads=torch.get_num_threads(), policy=trainer.policy.info,
     )
     if trainer.batch is not None:
@@ -165,10 +169,22 @@ def _read_state(folder: Path) -> dict[str, Any]:
 
 def _plain(settings: dict[str, Any]) -> dict[str, Any]:
     """Live changes as JSON: reward functions become their names, as in the config."""
-    from lab.config import reward_name
-
     rewards = {"rewards": [reward_name(r) for r in settings["rewards"]]} if "rewards" in settings else {}
     return settings | rewards
+
+
+def _from_python(trainer: Trainer) -> dict[str, list[str]]:
+    """Names of the reward functions that are no names or files, those of a change that waits included."""
+    used = {field: (*getattr(trainer.config, field), *trainer.pending.get(field, ())) for field in REWARD_FIELDS}
+    return {field: [reward_name(r) for r in rewards if not isinstance(r, (str, Path))] for field, rewards in used.items()}
+
+
+def _require_python_rewards(state: dict[str, Any], changes: dict[str, Any], folder: Path) -> None:
+    """A function of one's own is not replaced by a built-in one that happens to have its name."""
+    for field, names in state.get("from_python", {}).items():
+        if names and field not in changes:
+            raise RewardNotFound(f"This run was trained with {', '.join(names)}, written in Python, which no checkpoint holds. Go on from "
+                                 f"Python and pass its reward functions: Trainer.load({str(folder)!r}, {field}=[{', '.join(names)}]).")
 
 
 # -- optimizer

@@ -21,7 +21,8 @@ from lab.rewards import RewardNotFound
 from lab.rewards import resolve as resolve_rewards
 from lab.storage.datasets import FOLDER as DATA_FOLDER
 from lab.storage.datasets import Datasets
-from lab.storage.rewards import RewardShelf, ShelfError, keep_reward_files
+from lab.storage.own_files import keep_reward_files
+from lab.storage.rewards import RewardShelf, ShelfError
 from lab.storage.run_folder import RunFolder
 from lab.store import ALIVE_STATUSES, LOCAL_OWNER, Command, Run, Store, open_store
 from lab.tasks import BUILTIN_TASKS, TaskError, load_task
