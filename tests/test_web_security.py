@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -40,6 +41,26 @@ def test_a_host_that_is_more_than_a_name_and_a_port_is_refused(host):
 def test_a_body_that_is_larger_than_any_file_is_refused_before_it_is_read():
     answer = client().post("/api/sample", content=b"{}", headers={"content-length": str(40 << 20), "content-type": "application/json"})
     assert answer.status_code == 413 and "at most 32 MB" in answer.json()["error"]
+
+
+@pytest.mark.parametrize("path", ["/api/sample", "/api/data/upload", "/gradio_api/queue/join"])
+def test_a_body_without_a_declared_length_is_refused_as_soon_as_too_much_has_come(path):
+    """A chunked request, as a server hands it over: piece by piece, 100 of 1 MB each."""
+    taken, told = [], []
+
+    async def receive():
+        taken.append(1)
+        return {"type": "http.request", "body": b" " * (1 << 20), "more_body": len(taken) < 100}
+
+    async def send(message):
+        told.append(message)
+
+    headers = [(b"host", b"127.0.0.1:7860"), (b"content-type", b"application/json"), (b"transfer-encoding", b"chunked")]
+    scope = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http", "path": path,
+             "raw_path": path.encode(), "query_string": b"name=a.csv", "root_path": "", "headers": headers, "client": ("127.0.0.1", 1),
+             "server": ("127.0.0.1", 7860)}
+    asyncio.run(app_and_store()[0](scope, receive, send))
+    assert told[0]["status"] == 413 and b"MB" in told[1]["body"] and len(taken) <= 34  # 32 MB, and the pieces around them
 
 
 def json_post(path, text):

@@ -19,6 +19,7 @@ from starlette.responses import JSONResponse
 COOKIE = "grpo_lab_owner"
 LOCAL_OWNER = "local"  # rows written from the command line or a notebook on this machine
 MOST_BYTES = 32 << 20  # of a request's body: the largest are files of tasks, which may have 20 MB
+TOO_LARGE = f"A request may have at most {MOST_BYTES >> 20} MB."
 _OWNER = re.compile(r"[0-9a-f]{32}")
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[\w.-]+)(:\d{1,5})?", re.ASCII)
 _COOKIE_AGE = 365 * 24 * 3600
@@ -70,11 +71,11 @@ class Guard:
         if refusal:
             return await _refuse(scope, receive, send, refusal)
         if _declared_length(connection) > MOST_BYTES:
-            return await _refuse(scope, receive, send, f"A request may have at most {MOST_BYTES >> 20} MB.", 413)
+            return await _refuse(scope, receive, send, TOO_LARGE, 413)
         owner = _owner_in_cookie(connection)
         is_new = owner is None
         scope.setdefault("state", {})["owner"] = owner or secrets.token_hex(16)
-        await self.app(scope, receive, _with_headers(send, scope["state"]["owner"] if is_new else None))
+        await _answer_small(self.app, scope, receive, _with_headers(send, scope["state"]["owner"] if is_new else None))
 
 
 def _refusal(connection: HTTPConnection) -> str | None:
@@ -104,6 +105,31 @@ def _is_navigation(connection: HTTPConnection) -> bool:
 def _declared_length(connection: HTTPConnection) -> int:
     length = connection.headers.get("content-length", "")
     return int(length) if length.isascii() and length.isdigit() and len(length) < 19 else 0
+
+
+async def _answer_small(app, scope, receive, send) -> None:
+    """The app's answer, unless more comes than a request may have: a body sent in chunks declares no length."""
+    read, started = 0, False
+
+    async def receive_counted():
+        nonlocal read
+        message = await receive() if read <= MOST_BYTES else {}
+        read += len(message.get("body", b""))
+        return message if read <= MOST_BYTES else {"type": "http.disconnect"}
+
+    async def send_unless_refused(message):
+        nonlocal started
+        if read <= MOST_BYTES or started:
+            started = True
+            await send(message)
+
+    try:
+        await app(scope, receive_counted, send_unless_refused)
+    except Exception:
+        if read <= MOST_BYTES or started:
+            raise
+    if read > MOST_BYTES and not started:
+        await _refuse(scope, receive, send, TOO_LARGE, 413)
 
 
 async def _refuse(scope, receive, send, reason: str, status: int = 403) -> None:
