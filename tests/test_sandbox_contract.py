@@ -313,6 +313,25 @@ def test_a_module_that_cannot_be_preloaded_is_said_at_once():
 # reward files as the trainer uses them: `rewards=["my_reward.py"]`
 
 
+def test_a_reward_file_that_imports_its_neighbour_is_told_that_a_reward_is_one_file(tmp_path):
+    path = tmp_path / "my_reward.py"
+    path.write_text("from my_helpers import VALUE\ndef my_reward(completions, **kwargs): return [VALUE for c in completions]\n")
+    with pytest.raises(RewardNotFound) as nowhere:
+        resolve(str(path))
+    assert "No module named 'my_helpers'" in str(nowhere.value) and "lies beside it" not in str(nowhere.value)
+    (tmp_path / "my_helpers.py").write_text("VALUE = 1.0\n")
+    with pytest.raises(RewardNotFound, match="at line 1 of my_reward.py. my_helpers lies beside it, but a reward is one file"):
+        resolve(str(path))
+
+
+def test_a_traceback_shows_the_right_line_behind_a_form_feed():
+    with RewardHost() as host:
+        host.load("# a section\x0c\n# another\ndef f(completions, **kwargs):\n    raise ValueError('here')\n")
+        with pytest.raises(RewardError) as caught:
+            host.call("f", prompts=["p"], completions=["c"])
+    assert caught.value.line == 4 and "raise ValueError('here')" in caught.value.traceback
+
+
 def batch(texts):
     return Batch(prompts=[[{"role": "user", "content": "p"}]] * len(texts), texts=texts, completion_ids=[[1]] * len(texts),
                  columns={"answer": texts}, trainer_state=TrainerState(global_step=2, max_steps=4))

@@ -5,6 +5,7 @@ The function takes and gives what TRL's contract says, so trainer, bench and not
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from lab.rewards.contract import Messages
@@ -22,7 +23,8 @@ def file_reward(path: Path, function: str | None = None) -> Reward:
         found = _the_one_meant(loaded.functions, path)
     except (RewardError, OSError, UnicodeDecodeError) as error:
         host.close()
-        raise RewardNotFound(f"{path} cannot be used as a reward: {getattr(error, 'message', error)}") from error
+        why = getattr(error, "message", error)
+        raise RewardNotFound(f"{path} cannot be used as a reward: {why}{_about_neighbours(error, path)}") from error
     except RewardNotFound:
         host.close()
         raise
@@ -35,6 +37,7 @@ class SandboxedReward:
     def __init__(self, host: RewardHost, function: RewardFunction) -> None:
         self.host, self.function = host, function
         self.__name__ = function.name
+        self.waits_for = f"the reward {function.name}"
         self.__annotations__ = {"completions": list[str]} if function.wants_text else {}
 
     def __call__(self, prompts, completions, completion_ids=None, trainer_state=None, log_extra=None, log_metric=None, group_ids=None,
@@ -55,6 +58,15 @@ class SandboxedReward:
         for name, value in result.metrics.items() if log_metric else ():
             log_metric(name, value)
         return result.scores if result.steps is None else result.steps
+
+
+def _about_neighbours(error: Exception, path: Path) -> str:
+    """What to do where the file imports one that lies beside it: versions, copies and exports of a reward are one file each."""
+    missing = re.search(r"ModuleNotFoundError: No module named '(\w+)", getattr(error, "message", ""))
+    if missing is None or not (path.with_name(f"{missing[1]}.py").is_file() or path.with_name(missing[1]).is_dir()):
+        return ""
+    return (f" {missing[1]} lies beside it, but a reward is one file: it runs locked, where no other file of yours can be read. Put what it "
+            f"needs into {path.name}, or import {path.stem} in Python yourself and pass the function, which then runs unlocked.")
 
 
 def _the_one_meant(functions: tuple[RewardFunction, ...], path: Path) -> RewardFunction:
