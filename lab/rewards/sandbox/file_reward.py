@@ -65,8 +65,8 @@ def _about_neighbours(error: Exception, path: Path) -> str:
     missing = re.search(r"ModuleNotFoundError: No module named '(\w+)", getattr(error, "message", ""))
     if missing is None or not (path.with_name(f"{missing[1]}.py").is_file() or path.with_name(missing[1]).is_dir()):
         return ""
-    return (f" {missing[1]} lies beside it, but a reward is one file: it runs locked, where no other file of yours can be read. Put what it "
-            f"needs into {path.name}, or import {path.stem} in Python yourself and pass the function, which then runs unlocked.")
+    return (f" {missing[1]} lies beside it, but a reward is one file: it runs locked, where no other file of yours can be read. Put what "
+            f"it needs into {path.name}, or import {path.stem} in Python yourself and pass the function, which then runs unlocked.")
 
 
 def _the_one_meant(functions: tuple[RewardFunction, ...], path: Path) -> RewardFunction:
