@@ -41,6 +41,7 @@ BEAT_SECONDS = 1.0
 IDLE_PAUSE = 0.02  # seconds between two looks for commands when nothing is to be done
 IDLE_EXIT_SECONDS = 60.0
 LOCK_SECONDS = 5.0
+WORTH_TELLING = 1.0  # seconds that scores were waited for
 
 
 class Engine:
@@ -90,7 +91,12 @@ class Engine:
         return {"phase": self.phase, "run": at_work.run if at_work else None, "queue": len(self.samples), "loading": self.loading,
                 "evaluating": self.evaluating, "identity": self.identity, "rss": psutil.Process().memory_info().rss,
                 "memory_total": psutil.virtual_memory().total,
-                "machine": self.machine, **self.models.info()}
+                "machine": self.machine, "awaits": self._awaits(at_work), **self.models.info()}
+
+    def _awaits(self, at_work: RunWork | None) -> str | None:
+        """What has kept the work in hand waiting for a while: a judge's answers, a locked process."""
+        awaited = [work.awaits for work in (at_work, *list(self.samples)) if work and work.awaits]
+        return next((event.waits_for for event in awaited if event.seconds > WORTH_TELLING), None)
 
     # -- working
 
@@ -106,7 +112,8 @@ class Engine:
     def _work(self) -> bool:
         """One event of the work whose turn it is; False when there is none."""
         playing = [work for work in self.runs.values() if work.playing]
-        # a scan is patient: samples go before it, and it takes turns with a training even when it has begun
+        # a scan is patient: samples go before it, and it takes turns with a training even when it has begun; so does a
+        # sample while it waits for a judge
         sample = min(self.samples, key=_is_patient, default=None)
         if sample and (sample.begun and not _is_patient(sample) or not playing or self._owed <= 0):
             self.phase, work = "sampling", sample
@@ -261,7 +268,7 @@ class Engine:
 
 
 def _is_patient(work: Any) -> bool:
-    return getattr(work, "patient", False)
+    return getattr(work, "patient", False) or work.awaits is not None
 
 
 def recover(store: Store) -> None:

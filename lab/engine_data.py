@@ -13,7 +13,9 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 from lab.config import RunConfig
+from lab.engine_work import awaited
 from lab.errors import CommandError, sentence_of
+from lab.records import RewardAwaited
 from lab.storage.datasets import Datasets
 from lab.store import Command
 from lab.tasks.difficulty import Difficulty, as_json, scan_of
@@ -30,6 +32,7 @@ class QueuedWork(ABC):
     """Work that is a generator: each advance takes one event; how it ends goes to its command."""
 
     patient = False  # whether samples go before it and a training takes turns with it
+    awaits: RewardAwaited | None = None  # what its scores wait for
 
     def __init__(self, engine: Engine, command: Command):
         self.command, self.begun, self.ended = command, False, False
@@ -44,7 +47,7 @@ class QueuedWork(ABC):
     def advance(self) -> None:
         self.begun = True
         try:
-            next(self._events)
+            self.awaits = awaited(next(self._events))
         except StopIteration:
             self.finish("done")
         except CommandError as error:

@@ -12,8 +12,9 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 from lab.config import RunConfig
-from lab.engine_work import adapter_of
+from lab.engine_work import adapter_of, awaited
 from lab.errors import CommandError, sentence_of
+from lab.records import EvaluationProgress, RewardAwaited
 from lab.store import Command, Run
 from lab.training.evaluation import Evaluating, evaluate
 
@@ -27,6 +28,8 @@ TOLD_EVERY = 0.3  # seconds between two rows of progress
 class EvaluationWork:
     """Evaluates a run's adapter as it is now, or its last checkpoint, beside the base."""
 
+    awaits: RewardAwaited | None = None  # what its scores wait for
+
     def __init__(self, engine: Engine, command: Command, run: Run):
         self.command, self.begun, self.ended = command, False, False
         self._engine, self._store, self._run_row = engine, engine.store, run
@@ -37,7 +40,9 @@ class EvaluationWork:
     def advance(self) -> None:
         self.begun = True
         try:
-            if next(self._events, None) is None:
+            event = next(self._events, None)
+            self.awaits = awaited(event)
+            if event is None:
                 self._finish("done")
             elif time.monotonic() - self._told > TOLD_EVERY:
                 self._tell()
@@ -76,7 +81,8 @@ class EvaluationWork:
                 event = next(evaluating)
             except StopIteration as stop:
                 return stop.value
-            self._share = (done + event.share) / of
+            if isinstance(event, EvaluationProgress):
+                self._share = (done + event.share) / of
             yield event
 
     def _finish(self, status: str, error: str | None = None) -> None:

@@ -23,6 +23,7 @@ from lab.records import (
     Group,
     GroupSampled,
     MemoryRanShort,
+    RewardAwaited,
     ScoringFailed,
     StepRecord,
     TokensSampled,
@@ -80,6 +81,8 @@ def _begin_attempt(store: Store, folder: RunFolder, run: Run, trainer: Trainer) 
 class RunWork:
     """A run in the engine. `playing` says that it wants turns; `ended`, that it is out of the engine."""
 
+    awaits: RewardAwaited | None = None  # what its scores wait for
+
     def __init__(self, engine: Engine, run: str, trainer: Trainer, folder: RunFolder):
         self.run, self.trainer = run, trainer
         self.playing, self.ended = False, False
@@ -135,8 +138,10 @@ class RunWork:
             self.trainer.policy.use_threads(self.trainer.config.num_threads)
             self._keep_plan()
             event = next(self.trainer.events(), None)
+            self.awaits = awaited(event)
             self._take(event)
         except Exception as error:
+            self.awaits = None
             self._fail(error)
 
     def save(self) -> None:
@@ -216,6 +221,8 @@ class RunWork:
                 self.pause()
 
     def _tell_evaluating(self, event: Any) -> None:
+        if isinstance(event, RewardAwaited):  # also within an evaluation
+            return
         if isinstance(event, EvaluationProgress):
             self._engine.evaluating = {"run": self.run, "share": event.share}
         elif self._engine.evaluating and self._engine.evaluating["run"] == self.run:
@@ -246,6 +253,8 @@ class RunWork:
 class SampleWork:
     """A group (or several) to be sampled and scored, without learning from it."""
 
+    awaits: RewardAwaited | None = None  # what its scores wait for
+
     def __init__(self, engine: Engine, command: Command):
         self.command, self.begun, self.ended = command, False, False
         self._engine, self._store, self._rollout = engine, engine.store, command.result["rollout"]
@@ -257,6 +266,7 @@ class SampleWork:
         self.begun = True
         try:
             event = next(self._events, None)
+            self.awaits = awaited(event)
             if event is None:
                 self._finish("done")
         except CommandError as error:
@@ -321,6 +331,11 @@ class SampleWork:
         self.ended = True
         self._store.finish_rollout(self._rollout, self._groups, status=status, error=error)
         self._store.finish_command(self.command.id, status, error=error)
+
+
+def awaited(event: Any) -> RewardAwaited | None:
+    """The event, if it says that scores are waited for."""
+    return event if isinstance(event, RewardAwaited) else None
 
 
 class LoadedAdapter(NamedTuple):

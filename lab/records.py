@@ -112,6 +112,15 @@ class ScoringFailed:
 
 
 @dataclass
+class RewardAwaited:
+    """A reward function waits for something outside: a judge's answers, a locked process. Told many times a second until it has them."""
+
+    reward: str  # name of the function
+    waits_for: str  # what, in words
+    seconds: float  # since it was called
+
+
+@dataclass
 class CheckpointSaved:
     step: int
     path: str
@@ -152,4 +161,4 @@ class MemoryRanShort:
 
 
 Event = (TokensSampled | MemoryRanShort | GroupSampled | GroupScored | AwaitingScores | ScoringFailed | CheckpointSaved | StepRecord
-         | EvaluationProgress | EvaluationRecord | EvaluationFailed | ColdStartStep)
+         | RewardAwaited | EvaluationProgress | EvaluationRecord | EvaluationFailed | ColdStartStep)

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from lab.config import RunConfig
 from lab.jobs import Engine, process_is_there
 from lab.storage.run_folder import RunFolder
+from tests.test_judge import Server
 
 SMALL = dict(num_generations=4, prompts_per_step=2, max_completion_length=24, save_steps=3, num_threads=1, learning_rate=1e-3,
              reward_weights=(0.8, 0.2))
@@ -234,6 +236,53 @@ def test_a_reward_that_breaks_pauses_the_run_and_a_mended_one_lets_it_go_on(engi
     order(engine, "resume", run)
     assert reaches(engine, run, "finished").error is None
     assert "rewards/format/mean" in store.step(run, 1).metrics
+
+
+@pytest.fixture
+def slow_judge():
+    """A judge that answers nothing until `answers` is set."""
+    server = Server()
+    server.answers = threading.Event()
+    server.script = lambda asked, number: server.answers.wait(120) and str(len(asked) % 10)
+    server.reward = f"judge(base_url={server.url!r}, model='m', parallel=16)"
+    yield server
+    server.answers.set()
+    server.shutdown()
+    server.server_close()
+
+
+def test_while_a_judge_is_waited_for_samples_are_written_and_the_run_can_be_paused_and_stopped(engine, store, slow_judge):
+    config = dict(max_steps=2, rewards=(slow_judge.reward, "format"))
+    run = start(engine, config)
+    until(lambda: slow_judge.calls, engine)
+    assert until(lambda: engine.status().info.get("awaits"), engine) == "the judge at 127.0.0.1"
+    assert engine.status().info["phase"] == "training"
+    assert ended(engine, sample(engine)).status == "done"
+    order(engine, "pause", run)
+    assert store.run(run).status == "paused" and store.run(run).step == 0
+    order(engine, "resume", run)
+    other = start(engine, config)
+    until(lambda: len(slow_judge.calls) >= 16, engine)
+    order(engine, "stop", other)
+    assert store.run(other).status == "stopped"
+    slow_judge.answers.set()
+    assert reaches(engine, run, "finished").step == 2
+    until(lambda: not engine.status().info.get("awaits"), engine)
+    from lab.trainer import Trainer
+
+    plain = [step.metrics["rewards/judge/mean"] for step in Trainer(RunConfig(**SMALL | config))]
+    assert [store.step(run, n).metrics["rewards/judge/mean"] for n in (1, 2)] == plain
+
+
+def test_a_sample_that_waits_for_its_judge_stops_no_training_and_can_be_cancelled(engine, store, slow_judge):
+    command = sample(engine, config=dict(num_generations=4, max_completion_length=24, num_threads=1, rewards=[slow_judge.reward]))
+    until(lambda: slow_judge.calls, engine)
+    reaches(engine, start(engine, dict(max_steps=2)), "finished")
+    assert ended(engine, sample(engine)).status == "done" and store.command(command.id).status == "taken"
+    order(engine, "cancel", None, command=command.id)
+    assert ended(engine, command).status == "cancelled"
+    (kept,) = store.rollout_groups(command.result["rollout"])
+    assert len(kept.completions) == 4 and all(c.reward is None for c in kept.completions)  # the texts stay, without scores
 
 
 def test_a_run_that_cannot_start_fails_alone(engine, store):

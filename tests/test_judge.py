@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from lab.records import Completion, Group
-from lab.rewards import RewardError, RewardNotFound, resolve, score
+from lab.rewards import RewardError, RewardNotFound, resolve, score, scoring
 from lab.rewards.judge import _key, number_in, question
 
 
@@ -123,6 +123,23 @@ def test_when_every_call_fails_the_reward_says_why(server, reply, said):
         judged(server, ["a", "b"])
     assert f"the judge at {server.url} could not be asked: " in str(told.value) and said in str(told.value)
     assert len(server.calls) == 2  # nothing that a second try would change
+
+
+def test_whoever_scores_is_told_what_it_waits_for_and_nothing_is_filled_in_when_it_leaves(server):
+    answers = threading.Event()
+    server.script = lambda asked, number: answers.wait(60) and "7"
+    rewards = resolve([lambda completions, **columns: [1.0] * len(completions), f"judge(base_url={server.url!r}, model='m')"])
+    made = Group(0, "Name a fruit.", [1], {"prompt": "Name a fruit."}, [Completion(0, "Apple", [1], True)])
+    left = scoring(rewards, None, [made])
+    told = next(left)
+    assert (told.reward, told.waits_for) == ("judge", "the judge at 127.0.0.1") and next(left).seconds > told.seconds
+    left.close()
+    assert made.completions[0].rewards == {}
+    whole = scoring(rewards, None, [made])
+    next(whole)
+    answers.set()
+    list(whole)
+    assert list(made.completions[0].rewards.items()) == [("<lambda>", 1.0), ("judge", 0.7)]
 
 
 def test_silence_ends_at_the_timeout(server):

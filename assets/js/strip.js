@@ -71,6 +71,8 @@ function redraw(strip, cells, buttons) {
     info.threads ? count(info.threads, "thread") : ""].filter(Boolean).join(" · ") : "–");
   say(cells.memory.value, info.rss ? `${gigabytes(info.rss)} of ${gigabytes(info.memory_total)} GB` : "–");
   say(cells.phase.word, phaseWord());
+  say(cells.phase.label, waits() ?? "phase");
+  set(cells.phase.box, { title: waits() });
   say(cells.step.now, run ? String(run.step) : "–");
   say(cells.step.of, run?.max_steps ? ` of ${run.max_steps}` : "");
   say(cells.reward.now, fixed(poll.newest("reward", "smooth"), 2));
@@ -95,7 +97,13 @@ function spokenState() {
   const { run, contact, engine } = poll.state;
   if (contact === "lost") return "No answer from the lab. Trying again.";
   if (engine.state === "dead") return engine.sentence;
-  return run?.error ? `${phaseWord()}: ${run.error}` : phaseWord();
+  return [phaseWord(), run?.error ?? waits()].filter(Boolean).join(": ");
+}
+
+/** What keeps the scores away, where they come from elsewhere. */
+function waits() {
+  const { phase, engine, contact } = poll.state, on = engine.info?.awaits;
+  return on && contact === "live" && ["training", "sampling"].includes(phase) ? `waits for ${on}` : null;
 }
 
 function drawTime(cell) {

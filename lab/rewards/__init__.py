@@ -7,7 +7,7 @@ from lab.rewards import builtin, length, language, textual, steps, code, reward_
 from lab.rewards.common import BUILTINS
 from lab.rewards.contract import Batch, Outcome, RewardError, TrainerState, call, checked_values, text_of
 from lab.rewards.resolve import Reward, RewardNotFound, resolve
-from lab.rewards.scoring import group_totals, score, summarise
+from lab.rewards.scoring import group_totals, score, scoring, summarise
 
 __all__ = ["BUILTINS", "Batch", "Outcome", "Reward", "RewardError", "RewardNotFound", "TrainerState", "call",
-           "checked_values", "group_totals", "resolve", "score", "summarise", "text_of"]
+           "checked_values", "group_totals", "resolve", "score", "scoring", "summarise", "text_of"]

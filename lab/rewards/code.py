@@ -73,6 +73,7 @@ def code(column: str = "tests", function: str | None = None, source: str = "any"
             log_metric("code/suspicious", sum(bool(grade.suspicious) for grade in grades.values()) / len(grades))
         return values
 
+    code.waits_for = "the tests of the programs"
     return code
 
 

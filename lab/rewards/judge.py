@@ -88,6 +88,7 @@ def judge(base_url: str = "", model: str = "", rubric: str = RUBRIC, scale: int 
             log_metric("judge/no_number", numbers.count(None) / len(numbers))
         return [None if number is None else number / scale for number in numbers]
 
+    judge.waits_for = f"the judge at {urlsplit(base_url).hostname}"
     return judge
 
 

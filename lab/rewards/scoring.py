@@ -6,13 +6,18 @@ Leaves out advantages (`lab.grpo`). Plain Python floats throughout.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Generator, Sequence
+from concurrent.futures import Future, wait
 from typing import Any
 
-from lab.records import Completion, Group
-from lab.rewards.contract import Batch, RewardError, TrainerState, call
+from lab.records import Completion, Group, RewardAwaited
+from lab.rewards.contract import Batch, Outcome, RewardError, TrainerState, call
 from lab.rewards.resolve import Reward
 from lab.rules.dead_groups import DEAD_TOLERANCE
+
+LOOK_SECONDS = 0.02  # how long a function is waited for before it is told that it is awaited
 
 
 def score(rewards: Sequence[Reward], weights: Sequence[float] | None, groups: Sequence[Group], *,
@@ -23,12 +28,31 @@ def score(rewards: Sequence[Reward], weights: Sequence[float] | None, groups: Se
     `mean`, `std`, `dead` of each group. Nothing is filled in unless every function gave valid values, so the same groups
     can be scored again after a RewardError.
     """
+    steps = scoring(rewards, weights, groups, trainer_state=trainer_state, system_prompt=system_prompt)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            return stop.value
+
+
+def scoring(rewards: Sequence[Reward], weights: Sequence[float] | None, groups: Sequence[Group], *,
+            trainer_state: TrainerState | None = None, system_prompt: str | None = None
+            ) -> Generator[RewardAwaited, None, dict[str, float]]:
+    """`score` for whoever has something else to do while a function waits for something outside, as a judge does.
+
+    Functions still run one after the other and in order. One that says with an attribute `waits_for` what it waits for
+    runs in a thread, and RewardAwaited is told until it is done. Left in the middle, nothing is filled in; the thread
+    ends by itself.
+    """
     weights = [1.0] * len(rewards) if weights is None else [float(weight) for weight in weights]
     if len(weights) != len(rewards):
         raise ValueError(f"There are {len(weights)} weights for {len(rewards)} reward functions: give one each.")
     completions = [completion for group in groups for completion in group.completions]
     batch = batch_of(groups, trainer_state or TrainerState(), system_prompt)
-    outcomes = {reward.name: _call_and_locate(reward, batch, groups) for reward in rewards} if completions else {}
+    outcomes: dict[str, Outcome] = {}
+    for reward in rewards if completions else ():
+        outcomes[reward.name] = yield from _outcome(reward, batch, groups)
 
     metrics: dict[str, float] = {}
     for completion in completions:
@@ -125,7 +149,26 @@ def _messages(group: Group, system_prompt: str | None) -> list[dict[str, Any]]:
     return [*system, {"role": "user", "content": group.prompt}]
 
 
-def _call_and_locate(reward: Reward, batch: Batch, groups: Sequence[Group]):
+def _outcome(reward: Reward, batch: Batch, groups: Sequence[Group]) -> Generator[RewardAwaited, None, Outcome]:
+    waits_for = getattr(reward.function, "waits_for", None)
+    if waits_for is None:
+        return _call_and_locate(reward, batch, groups)
+    outcome: Future[Outcome] = Future()
+
+    def work() -> None:
+        try:
+            outcome.set_result(_call_and_locate(reward, batch, groups))
+        except Exception as error:  # raised again where the outcome is looked at
+            outcome.set_exception(error)
+
+    began = time.monotonic()
+    threading.Thread(target=work, name=f"reward {reward.name}", daemon=True).start()
+    while not wait([outcome], timeout=LOOK_SECONDS).done:
+        yield RewardAwaited(reward.name, waits_for, time.monotonic() - began)
+    return outcome.result()
+
+
+def _call_and_locate(reward: Reward, batch: Batch, groups: Sequence[Group]) -> Outcome:
     try:
         return call(reward.name, reward.function, batch)
     except RewardError as error:

@@ -153,7 +153,7 @@ class Collecting:
                 self._apply_changes()
                 continue
             try:
-                batch.logged = score_groups(batch.groups, self.rewards, self.config, step=self.step)
+                batch.logged = yield from score_groups(batch.groups, self.rewards, self.config, step=self.step)
             except RewardError as error:
                 yield ScoringFailed(self.step + 1, error)
                 self._apply_changes()

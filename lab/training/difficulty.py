@@ -12,8 +12,8 @@ from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lab.config import RunConfig
-from lab.records import EvaluationProgress, Group
-from lab.rewards import resolve, score
+from lab.records import EvaluationProgress, Group, RewardAwaited
+from lab.rewards import resolve, scoring
 from lab.rollout import SamplingSettings
 from lab.tasks import load_task, prompt_text
 from lab.tasks.difficulty import RIGHT, Difficulty, Scan
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 STREAM = -2  # keeps the random numbers apart from those of rollouts (from 0) and evaluations (−1)
 TOGETHER = 32  # completions sampled at a time
 
-Scanning = Generator[EvaluationProgress | list[Difficulty], None, Scan]
+Scanning = Generator[EvaluationProgress | RewardAwaited | list[Difficulty], None, Scan]
 
 
 def scan(config: RunConfig, task: Any = None, *, samples: int = 8, prompts: int = 64, policy: Policy | None = None) -> Scan:
@@ -61,7 +61,7 @@ def scan_rows(policy: Policy, config: RunConfig, rows: Sequence[dict[str, Any]],
                 _, groups = stop.value
                 break
             yield EvaluationProgress(0, start / len(rows))
-        score(rewards, config.weights, groups, system_prompt=config.system_prompt)
+        yield from scoring(rewards, config.weights, groups, system_prompt=config.system_prompt)
         news = [_difficulty(start + place, group, rewards[0].name) for place, group in enumerate(groups)]
         found += news
         yield news

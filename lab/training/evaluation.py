@@ -13,8 +13,8 @@ from typing import Any
 
 from lab.config import ConfigError, RunConfig, named
 from lab.policy import Policy
-from lab.records import EvaluationProgress, EvaluationRecord, Group
-from lab.rewards import TrainerState, resolve, score
+from lab.records import EvaluationProgress, EvaluationRecord, Group, RewardAwaited
+from lab.rewards import TrainerState, resolve, scoring
 from lab.rollout import SamplingSettings
 from lab.tasks import Task, load_task
 from lab.training.evaluation_metrics import evaluation_metrics
@@ -23,13 +23,13 @@ from lab.training.sampling import sample_groups, seeded
 STREAM = -1  # keeps the random numbers apart from those of rollouts, which count from 0
 TOGETHER = 32  # completions sampled at a time
 
-Evaluating = Generator[EvaluationProgress, None, EvaluationRecord]
+Evaluating = Generator[EvaluationProgress | RewardAwaited, None, EvaluationRecord]
 
 
 def evaluate(policy: Policy, config: RunConfig, adapter: str | None, *, step: int = 0, task: Task | None = None) -> Evaluating:
     """Answer `config.eval_prompts` held-out prompts, once greedily and `config.eval_samples` times by chance.
 
-    Adapter None is the base. Yields EvaluationProgress, returns the record. Raises ConfigError for a task that holds no
+    Adapter None is the base. Yields EvaluationProgress and RewardAwaited, returns the record. Raises ConfigError for a task that holds no
     prompts back, RewardError where a reward function breaks.
     """
     seconds, evaluating = 0.0, _evaluate(policy, config, adapter, step, task)
@@ -73,8 +73,8 @@ def _evaluate(policy: Policy, config: RunConfig, adapter: str | None, step: int,
     sampled: list[Group] = []
     if config.eval_samples:
         sampled = yield from _answers(policy, config, rows, adapter, chances, step, span=(1 / both, 1.0))
-    score(rewards, None, [*greedy, *sampled], trainer_state=TrainerState(global_step=step, max_steps=config.max_steps),
-          system_prompt=config.system_prompt)
+    yield from scoring(rewards, None, [*greedy, *sampled], trainer_state=TrainerState(global_step=step, max_steps=config.max_steps),
+                       system_prompt=config.system_prompt)
     metrics = evaluation_metrics(greedy, sampled, rewards[0].name)
     return EvaluationRecord(step, "base" if adapter is None else "tuned", metrics, greedy, sampled)
 

@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lab.config import RunConfig
-from lab.records import Completion, EvaluationProgress, Group
-from lab.rewards import Reward, RewardError, resolve, score
+from lab.records import Completion, EvaluationProgress, Group, RewardAwaited
+from lab.rewards import Reward, RewardError, resolve, scoring
 from lab.rewards.by_hand import criteria_of
 from lab.rollout import SamplingSettings
 from lab.rules.dead_groups import DEAD_TOLERANCE
@@ -109,7 +109,7 @@ def preflight(config: RunConfig, *, policy: Policy | None = None, groups: int = 
             return stop.value
 
 
-def look(policy: Policy, config: RunConfig, *, groups: int = GROUPS) -> Generator[EvaluationProgress, None, Preflight]:
+def look(policy: Policy, config: RunConfig, *, groups: int = GROUPS) -> Generator[EvaluationProgress | RewardAwaited, None, Preflight]:
     """The pre-flight as events, for the engine. An adapter that the run starts from is put on for the time being."""
     task = load_task(config.task, config.seed, held_out_share=config.held_out_share)
     rewards = resolve(config.rewards)
@@ -130,7 +130,7 @@ def look(policy: Policy, config: RunConfig, *, groups: int = GROUPS) -> Generato
         if adapter:
             policy.remove_adapter(adapter)
     try:
-        score(rewards, config.weights, sampled, system_prompt=config.system_prompt)
+        yield from scoring(rewards, config.weights, sampled, system_prompt=config.system_prompt)
     except RewardError as error:
         return Preflight(len(sampled), 0, *_counts(sampled), stop=[f"{error} The run would wait at its first step."])
     found = judge(sampled, [reward.name for reward in rewards], config)

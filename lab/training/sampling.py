@@ -16,7 +16,7 @@ from torch import Tensor
 from lab.config import RunConfig
 from lab.policy import Policy
 from lab.records import Completion, Event, Group, GroupSampled, GroupScored, TokensSampled
-from lab.rewards import Reward, TrainerState, resolve, score
+from lab.rewards import Reward, TrainerState, resolve, scoring
 from lab.rollout import Progress, Rollout, SamplingSettings, sample
 from lab.training.weigh import weigh
 
@@ -28,7 +28,7 @@ def sample_group(
 ) -> Generator[Event, None, list[Group]]:
     """Sample, score and weigh one group for each row of `prompts`, without learning from it. Adapter None is the base.
 
-    Yields TokensSampled, GroupSampled and GroupScored; the groups are also returned. `seed` None takes the config's.
+    Yields TokensSampled, GroupSampled, RewardAwaited and GroupScored; the groups are also returned. `seed` None takes the config's.
     With `token_arrays` each completion has its log-probabilities under the adapter and under `reference`, the adapter that
     KL is measured against; None is the base here too. Raises RewardError when a reward function breaks.
     """
@@ -43,7 +43,7 @@ def sample_group(
             ref_logps, _ = policy.frozen_logps(rollout, reference, max_tokens=config.micro_batch_tokens)
         attach(groups, rollout, logps=logps, old_logps=logps, ref_logps=ref_logps, entropy=entropy)
         kl = (logps - ref_logps).sum(1) if config.kl_placement == "reward" else None
-    score(resolve(config.rewards), config.weights, groups, system_prompt=config.system_prompt)
+    yield from scoring(resolve(config.rewards), config.weights, groups, system_prompt=config.system_prompt)
     weigh(groups, rollout, config, decode=policy.decode, kl=kl)
     for group in groups:
         yield GroupScored(0, group)
@@ -72,10 +72,10 @@ def sample_groups(
     return rollout, groups
 
 
-def score_groups(groups: list[Group], rewards: list[Reward], config: RunConfig, *, step: int) -> dict[str, float]:
-    """Fill every completion's rewards; returns what functions logged themselves. Raises RewardError."""
+def score_groups(groups: list[Group], rewards: list[Reward], config: RunConfig, *, step: int) -> Generator[Event, None, dict[str, float]]:
+    """Fill every completion's rewards; returns what functions logged themselves. Yields RewardAwaited. Raises RewardError."""
     state = TrainerState(global_step=step, max_steps=config.max_steps)
-    return score(rewards, config.weights, groups, trainer_state=state, system_prompt=config.system_prompt)
+    return (yield from scoring(rewards, config.weights, groups, trainer_state=state, system_prompt=config.system_prompt))
 
 
 def attach(groups: list[Group], rollout: Rollout, **arrays: Tensor) -> None:

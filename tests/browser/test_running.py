@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import re
 import signal
+import threading
 import time
 
 import pytest
 from playwright.sync_api import expect
 
+from lab.config import RunConfig
 from tests.browser.conftest import open_page
+from tests.test_judge import Server
 
 RUNNING = "document.querySelector('.strip').dataset.kind === 'train' && Number(document.querySelector('.strip').dataset.step) >= 1"
 LEARNED = """Number(document.querySelector('figure[data-metric=reward]').dataset.value) >= 0.9
@@ -151,6 +154,24 @@ def test_one_click_from_opening_the_reward_climbs_to_nine_tenths(context, page, 
         page.locator(".strip").get_by_role("button", name="Stop", exact=True).click()
         expect(strip).to_have_attribute("data-state", "finished", timeout=A_RUN)
         expect(page.locator("#lab-notice-lab [data-notice=stopped]")).to_contain_text("Stopped and saved at step")
+
+
+def test_while_a_judge_is_silent_the_strip_says_so_and_pause_and_stop_work(page, lab, owner):
+    judge, answers = Server(), threading.Event()
+    judge.script = lambda asked, number: answers.wait(240) and "5"
+    config = RunConfig(num_generations=2, prompts_per_step=1, max_completion_length=8, max_steps=2,
+                       rewards=(f"judge(base_url={judge.url!r}, model='m')",))
+    run = lab.store.create_run(config.to_dict(), name="judged", owner=owner, status="queued")
+    lab.store.send_command("train", run=run, owner=owner)
+    open_page(page, lab, f"?run={run}&tab=train")
+    strip = page.locator(".strip")
+    expect(strip.locator(".cell.phase")).to_contain_text("waits for the judge at 127.0.0.1", timeout=A_RUN)
+    for button, state in (("Pause", "paused"), ("Stop", "finished")):
+        strip.get_by_role("button", name=button, exact=True).click()
+        expect(strip).to_have_attribute("data-state", state, timeout=A_RUN)
+    answers.set()
+    judge.shutdown()
+    judge.server_close()
 
 
 def test_a_killed_engine_is_named_and_comes_back_and_the_run_can_go_on(page, lab):
