@@ -29,6 +29,11 @@ export function duration(seconds) {
   return `${(seconds / 3600).toFixed(1)} h`;
 }
 
+/** A duration of which also tenths count. */
+export function shortTime(seconds) {
+  return seconds < 9.5 ? `${Number(seconds.toPrecision(2))} s` : duration(seconds);
+}
+
 export function gigabytes(bytes) {
   return bytes ? (bytes / 1e9).toFixed(bytes < 1e10 ? 2 : 1) : NONE;
 }

@@ -23,6 +23,7 @@ import * as rewardEditor from "./reward_editor.js";
 import * as preflight from "./preflight.js";
 import * as runs from "./runs.js";
 import * as sample from "./sample.js";
+import * as sharedSize from "./shared_size.js";
 import * as strip from "./strip.js";
 import * as table from "./table.js";
 import * as tabs from "./tabs.js";
@@ -44,7 +45,7 @@ window.lab = {
 };
 
 forms.onChange((side, values) => side === "train" && plan.show(values));
-for (const part of [strip, tabs, forms, fields, notice, lab, sample, debate, plan, choices, changes, lineage, curves, critic, evaluations, table, newest, byhand, parity,
+for (const part of [strip, tabs, forms, fields, notice, lab, sample, debate, plan, choices, changes, lineage, curves, critic, evaluations, table, newest, byhand, parity, sharedSize,
   data, datasets, preflight]) part.mount();
 reward.mount();
 poll.start();

@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { el, fill, say, set, whenThere } from "./dom.js";
-import { count, duration, gigabytes } from "./format.js";
+import { count, duration, gigabytes, shortTime } from "./format.js";
 import * as poll from "./poll.js";
 import * as runs from "./runs.js";
 
@@ -94,7 +94,7 @@ function draw(place, view) {
   fill(place,
     view.cautions.map((sentence) => el("p.caution", { role: "note" }, el("b", {}, "Bias: "), sentence)),
     plan && el("p.need", {}, el("b", {}, `${gigabytes(plan.peak)} GB`), " at the peak",
-      plan.seconds ? [", ", el("b", {}, seconds(plan.seconds)), " a step at most"] : ""),
+      plan.seconds ? [", ", el("b", {}, shortTime(plan.seconds)), " a step at most"] : ""),
     plan && bar(view.parts, plan),
     plan && plan.fits === false && el("p.caution", { role: "note" }, el("b", {}, "Too large: "), plan.sentence),
     view.note && el("p.note", {}, view.note),
@@ -110,10 +110,6 @@ function bar(parts, plan) {
   const share = Math.min(1, plan.peak / plan.memory);
   return el("div.memory", { role: "img", "aria-label": `${Math.round(100 * share)} % of the memory within reach` },
     el("i", { style: { width: `${100 * share}%` } }), el("span", {}, `of ${gigabytes(plan.memory)} GB`));
-}
-
-function seconds(value) {
-  return value < 9.5 ? `${Number(value.toPrecision(2))} s` : duration(value);
 }
 
 /** What the form holds at the start, before Gradio has told of any change. */

@@ -43,6 +43,7 @@ def _rail(settings: RunConfig) -> None:
     inputs["model"] = _field("model", settings, choices=list(MODELS), custom=True)
     inputs["task"] = _field("task", settings, choices=list(BUILTIN_TASKS), custom=True)
     inputs["num_generations"] = _field("num_generations", settings)
+    island("lab-shared-size")
     with gr.Row(elem_classes=["pair"]):
         inputs["temperature"] = _field("temperature", settings)
         inputs["max_completion_length"] = _field("max_completion_length", settings)

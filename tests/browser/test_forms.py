@@ -88,6 +88,26 @@ def test_the_plan_is_of_what_the_form_holds_after_a_reload_too(page, lab):
     expect(page.locator("#lab-plan .steps")).to_have_text("40 steps, 640 completions, each used in 4 updates")
 
 
+def test_what_the_labs_group_size_makes_of_a_training_step_is_said_beside_it(page, lab, context):
+    """The numbers are the plan's, for the settings that Train would start with; the preset's group has 8."""
+    open_page(page, lab)
+    page.wait_for_function("fetch('api/plan', {method: 'POST', body: '{}', headers: {'content-type': 'application/json'}})"
+                           ".then((answer) => answer.json()).then((view) => view.plan !== null)", timeout=120_000)
+    note = page.locator("#lab-shared-size p")
+    expect(note).to_be_hidden()
+    field(page, "lab", "num_generations").fill("32")
+    expect(note).to_have_text(re.compile(r"^Train uses 32 too: a step takes at most [\d.]+ s.*, with the preset's 8 [\d.]+ s"))
+    said = note.text_content()
+    page.get_by_role("tab", name="Train").click()
+    need = page.locator("#lab-plan .need")
+    expect(page.locator("#lab-plan .sum")).to_have_text("8 prompts × 32 completions = 256 per step")
+    expect(need).to_contain_text(f"{re.search(r'at most ([0-9.]+ (s|min))', said)[1]} a step at most")
+    field(page, "train", "num_generations").fill("8")
+    expect(need).to_contain_text(f"{re.search(r'8 ([0-9.]+ (s|min))', said)[1]} a step at most")
+    page.get_by_role("tab", name="Lab").click()
+    expect(note).to_be_hidden()
+
+
 def test_every_tab_stop_of_the_forms_has_a_name(page, lab):
     open_page(page, lab, "?tab=train")
     page.wait_for_selector("#train-rewards input")
