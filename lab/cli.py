@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import sys
 import time
 import tomllib
@@ -121,8 +122,8 @@ def _train(config: RunConfig, name: str | None, runs: Path) -> int:
             bar.update()
             if trainer.step == 1 and trainer.planning.report:
                 bar.write(trainer.planning.report["measured"]["sentence"])
-            reward = step.metrics.get("reward")  # no function may have applied to any completion
-            bar.set_postfix_str(f"reward {'–' if reward is None else f'{reward:.3f}'}, kl {step.metrics['kl']:.4f}")
+            reward = step.metrics["reward"]  # nan where no function applied to any completion
+            bar.set_postfix_str(f"reward {'–' if math.isnan(reward) else f'{reward:.3f}'}, kl {step.metrics['kl']:.4f}")
     except KeyboardInterrupt:
         pass  # recording has saved a checkpoint on its way out
     except ScoresAwaited as asked:

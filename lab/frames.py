@@ -20,7 +20,8 @@ MAX_LOG_RATIO = 20.0  # as in lab.grpo
 
 def metrics_frame(steps: Steps) -> pd.DataFrame:
     """One row per step: `step`, then a column per metric; NaN where a step does not have it."""
-    return pd.DataFrame(steps.rows, columns=["step", *steps.columns]).astype({"step": int})
+    frame = pd.DataFrame(steps.rows, columns=["step", *steps.columns]).astype({"step": int})
+    return frame.astype({name: float for name in frame if frame[name].dtype == object})  # a column without any number
 
 
 def completions_frame(records: Iterable[StepRecord]) -> pd.DataFrame:

@@ -32,7 +32,8 @@ class Completion:
 
 @dataclass
 class Group:
-    """A prompt and its completions. `std` is the sample standard deviation (n − 1) of the rewards."""
+    """A prompt and its completions. `std` is the sample standard deviation (n − 1) of the rewards; it and the mean are None
+    where no completion has one."""
 
     index: int  # within the rollout, from 0
     prompt: str  # what the user or the task said
@@ -41,7 +42,7 @@ class Group:
     completions: list[Completion]
     mean: float | None = None  # of the rewards; scoring
     std: float | None = None
-    dead: bool | None = None  # all rewards equal: no completion is better than another, so nothing to learn
+    dead: bool | None = None  # all rewards equal, or none given: no completion is better than another, so nothing to learn
 
 
 @dataclass

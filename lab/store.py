@@ -148,7 +148,8 @@ class Store(Database):
             if row is None:
                 return None
             groups = select_groups(db, row["rollout"], row["iteration"] if arrays else None)
-        return StepRecord(row["step"], json.loads(row["metrics"]), groups, row["iteration"])
+        metrics = {name: math.nan if value is None else value for name, value in json.loads(row["metrics"]).items()}  # JSON has no nan
+        return StepRecord(row["step"], metrics, groups, row["iteration"])
 
     def attempts_of(self, run: str, step: int) -> list[int]:
         """The attempts that did this step, oldest first; all but the newest line's are superseded."""

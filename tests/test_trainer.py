@@ -1,5 +1,6 @@
 """The loop: what a step does, what it reports, and that nothing else in the world changes it."""
 
+import json
 import math
 
 import numpy as np
@@ -57,6 +58,21 @@ def test_first_step_has_kl_exactly_zero_and_later_ones_have_not(make_trainer):
     assert first.metrics["kl"] == 0.0
     assert all(np.array_equal(c.arrays["logps"], c.arrays["ref_logps"]) for c in completions_of(first))
     assert second.metrics["kl"] > 0
+
+
+def test_what_applies_to_nothing_is_nan_in_the_step_the_store_and_the_frame(make_trainer, tmp_path):
+    import lab
+
+    trainer = make_trainer(rewards=("code",), max_steps=2, stop_reward_drop=0.1, stop_window=1)  # these rows have no tests to run
+    run = lab.record(trainer, "none", tmp_path)
+    assert run.status == "finished"
+    step = run.step(1)
+    names = ["reward", "reward_std", "rewards/code/mean", "rewards/code/std"]
+    assert all(math.isnan(step.metrics[name]) for name in names) and math.isnan(round(step.metrics["reward"], 2))
+    assert run.metrics[names].isna().all(axis=None) and set(run.metrics.dtypes[names]) == {np.dtype("float64")}
+    assert [(group.mean, group.std, group.dead) for group in step.groups] == [(None, None, True)] * len(step.groups)
+    history = json.loads((run.folder / "trainer_state.json").read_text())["log_history"]
+    assert "reward" not in history[0] and history[0]["groups/live"] == 0
 
 
 def test_kl_is_measured_also_when_beta_is_zero(make_trainer):

@@ -102,6 +102,16 @@ def test_dead_groups_are_told_apart(accuracy, verdict):
     assert group_view(scored(Group(0, "p", [1], {}, completions)))["verdict"] == verdict
 
 
+def test_a_group_to_which_no_reward_applies_is_not_scored_and_has_no_std():
+    from lab.rewards import summarise
+    from lab.web.views import group_view
+
+    group = Group(0, "p", [1], {}, [Completion(i, "x", [1], True, {"code": None}) for i in range(2)])
+    summarise(group)
+    view = group_view(group)
+    assert (view["mean"], view["std"], view["verdict"]) == (None, None, "not scored")
+
+
 def test_not_applicable_stays_null():
     group = Group(0, "Name a fruit.", [1], {},
                   [Completion(i, "Apple", [1], True, {"accuracy": None, "format": 0.0}, 0.0) for i in range(2)])

@@ -58,7 +58,7 @@ function collected() {
     const known = completions.map((c) => c.reward).filter((value) => value !== null), mean = known.length
       ? known.reduce((a, b) => a + b, 0) / known.length : null;
     const std = known.length > 1 ? Math.sqrt(known.reduce((total, value) => total + (value - mean) ** 2,
-      0) / (known.length - 1)) : 0;
+      0) / (known.length - 1)) : known.length ? 0 : null;
     return { index: k, prompt: group.prompt, answer: group.answer, completions, mean, std, dead: known.length > 0 && std <= 1e-6,
       moved: completions.filter((c) => figures.was && c.rank !== c.rankWas).length,
         failed: completions.filter((c) => c.failed.some(Boolean)) };
@@ -105,7 +105,7 @@ function drawGroup(node, group, scale) {
       el("span.say", {}, group.failed.length ? el("span.chip.bad", {}, `${group.failed.length} unscored`)
       : null,
       group.dead ? el("span", {}, deadWords(group)) : null), group.dead || group.mean === null
-        ? el("span.verdict", {}, el("i.tri.none"), "no signal")
+        ? el("span.verdict", {}, el("i.tri.none"), group.mean === null ? "not scored" : "no signal")
       : el("span.verdict", {}, el("span.up-text", {}, el("i.tri.up"), String(ups)), " ",
         el("span.down-text", {}, el("i.tri.down"), String(downs))));
   set(rows, { hidden: !isOpen });

@@ -16,18 +16,16 @@ def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
     """Lengths in tokens (stop token included), rewards, and how many groups can teach.
 
     `reward_std` is the sample standard deviation over the whole batch, as TRL's. A reward of None is left out of every
-    mean; a function that applied to nothing has no metric. Ours: `groups/live`, `groups/total`, `groups/distinct_…`.
+    mean; what applied to nothing is nan, as TRL logs such a function (TRL's total is then 0, which nobody gave). Ours:
+    `groups/live`, `groups/total`, `groups/distinct_…`.
     """
     completions = [c for group in groups for c in group.completions]
     metrics = _length_metrics(completions)
     for name in completions[0].rewards:
         given = [c.rewards[name] for c in completions if c.rewards[name] is not None]
-        if given:
-            metrics[f"rewards/{name}/mean"] = _mean(given)
-            metrics[f"rewards/{name}/std"] = _std(given)
+        metrics |= {f"rewards/{name}/mean": _mean(given), f"rewards/{name}/std": _std(given)}
     totals = [c.reward for c in completions if c.reward is not None]
-    if totals:
-        metrics |= {"reward": _mean(totals), "reward_std": _std(totals)}
+    metrics |= {"reward": _mean(totals), "reward_std": _std(totals)}
     dead = sum(len(group.completions) for group in groups if group.dead)
     metrics["frac_reward_zero_std"] = dead / len(completions)
     metrics["groups/live"] = sum(not group.dead for group in groups)
@@ -62,10 +60,12 @@ def _distinct(values: Sequence[str]) -> float:
 
 
 def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
+    return math.fsum(values) / len(values) if values else math.nan
 
 
 def _std(values: Sequence[float]) -> float:
-    """Sample standard deviation (n − 1); 0 for a single value."""
+    """Sample standard deviation (n − 1); 0 for a single value, nan for none."""
+    if not values:
+        return math.nan
     mean = _mean(values)
     return math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1)) if len(values) > 1 else 0.0

@@ -6,6 +6,7 @@ rule is off until its threshold is set. Plain numbers, no torch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -23,7 +24,7 @@ class StopRules:
 
     def look(self, metrics: Mapping[str, float], config: RunConfig) -> str | None:
         """Take in a step's metrics. Returns why the run should end, or None; after an end a new window begins."""
-        self.recent.append({name: metrics[name] for name in WATCHED if name in metrics})
+        self.recent.append({name: metrics[name] for name in WATCHED if not math.isnan(metrics.get(name, math.nan))})
         self.recent = self.recent[-config.stop_window :]
         if len(self.recent) < config.stop_window:
             return None

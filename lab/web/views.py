@@ -52,9 +52,11 @@ def group_view(group: Group) -> dict[str, Any]:
 
 
 def verdict(group: Group) -> str | None:
-    """Why a dead group teaches nothing: the three kinds ask for different remedies. None for a live or unscored group."""
+    """Why a dead group teaches nothing: each kind asks for another remedy. None for a live group, and before the scoring."""
     if not group.dead:
         return None
+    if group.mean is None:
+        return "not scored"
     right = {c.rewards.get("accuracy") for c in group.completions}
     return {1.0: "all right", 0.0: "all wrong"}.get(right.pop(), "all equal") if len(right) == 1 else "all equal"
 
