@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from lab.config import RunConfig
 
 CLIPPED_LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")
+ON_POLICY = {"cispo": "bnpo", "sapo": "grpo", "vespo": "bnpo", "dppo": "bnpo", "dppo_kl": "bnpo"}  # same gradient where all ratios are 1
 
 
 def contradiction(config: RunConfig) -> str | None:
@@ -21,7 +22,7 @@ def contradiction(config: RunConfig) -> str | None:
 
 def cautions(config: RunConfig) -> list[str]:
     """What works and is yet worth a second thought, in sentences for page and terminal."""
-    return list(filter(None, [cut_draw(config.top_k, config.top_p, config.min_p), _idle_cold_start(config)]))
+    return list(filter(None, [cut_draw(config.top_k, config.top_p, config.min_p), _idle_cold_start(config), _idle_ratio(config)]))
 
 
 def cut_draw(top_k: int, top_p: float, min_p: float) -> str | None:
@@ -38,6 +39,20 @@ def _idle_cold_start(config: RunConfig) -> str | None:
     if config.cold_start is None or config.cold_start_steps:
         return None
     return "Cold-start examples are given, but Cold-start steps is 0: they are not used. Set cold_start_steps to 20, for example."
+
+
+def _idle_ratio(c: RunConfig) -> str | None:
+    """On-policy every ratio is exactly 1, and what acts on ratios alone has nothing to act on."""
+    idle = [sentence for holds, sentence in (
+        (c.importance_sampling_level == "sequence", "importance_sampling_level sequence does what token does"),
+        (c.loss_type in ON_POLICY, f"loss_type {c.loss_type} has the gradient of {ON_POLICY.get(c.loss_type)}"),
+        (c.epsilon_high not in (None, c.epsilon) and c.loss_type not in ON_POLICY, "epsilon_high never acts"),
+        (c.delta is not None, "delta never acts"),
+        (c.off_policy_mask_threshold is not None, "off_policy_mask_threshold never acts"),
+    ) if holds]
+    if c.num_iterations > 1 or not idle:
+        return None
+    return f"num_iterations is 1, so every probability ratio is 1: {', '.join(idle)}. Set it to 2 or more to see the difference."
 
 
 def _rules(c: RunConfig) -> list[tuple[bool, str]]:

@@ -117,7 +117,8 @@ def _papers() -> list[Preset]:
               algorithm="ppo", loss_type="bnpo", beta=0.05, gamma=1.0, lam=0.95, cliprange_value=0.2, num_iterations=4),
         paper("v3.2", "DeepSeek-V3.2", "KL corrected by the ratio, and completions that the policy has left are not pushed down further. "
               "The paper does not print β and threshold; these are mild ones.",
-              "DeepSeek-V3.2, arXiv 2512.02556", beta=0.001, kl_estimator="k3_corrected", off_policy_mask_threshold=0.5),
+              "DeepSeek-V3.2, arXiv 2512.02556", beta=0.001, kl_estimator="k3_corrected", off_policy_mask_threshold=0.5,
+              **SO_THAT_RATIOS_MOVE),
         Preset("trl", "TRL's defaults", "What TRL 1.16 does when nothing is set: token-averaged loss, no KL.",
                "TRL 1.16, GRPOConfig", "paper", {**PLAIN_GRPO, **trl_defaults()}),
         paper("dapo", "DAPO", "Clips less above than below, averages over tokens, no KL, cut-off answers left out of the loss, dead "
@@ -126,25 +127,28 @@ def _papers() -> list[Preset]:
         paper("dr-grpo", "Dr. GRPO", "No division by the std and by a constant length: long wrong answers and easy or hard "
               "questions get no special weight.", "Dr. GRPO, arXiv 2503.20783", loss_type="dr_grpo", scale_rewards="none"),
         paper("gspo", "GSPO", "One ratio per answer instead of one per token, and so a far narrower clip.",
-              "GSPO, arXiv 2507.18071", epsilon=3e-4, epsilon_high=4e-4, importance_sampling_level="sequence"),
+              "GSPO, arXiv 2507.18071", epsilon=3e-4, epsilon_high=4e-4, importance_sampling_level="sequence", **SO_THAT_RATIOS_MOVE),
         paper("luspo", "LUSPO", "GSPO without dividing by the length, so that long answers do not count less.",
-              "LUSPO, arXiv 2602.05261", loss_type="luspo", epsilon=2e-3, epsilon_high=2.5e-3, importance_sampling_level="sequence"),
+              "LUSPO, arXiv 2602.05261", loss_type="luspo", epsilon=2e-3, epsilon_high=2.5e-3, importance_sampling_level="sequence",
+              **SO_THAT_RATIOS_MOVE),
         paper("cispo", "CISPO", "The ratio is capped instead of clipped, so that no token loses its gradient.",
-              "MiniMax-M1, arXiv 2506.13585", loss_type="cispo", epsilon_high=5.0),
+              "MiniMax-M1, arXiv 2506.13585", loss_type="cispo", epsilon_high=5.0, **SO_THAT_RATIOS_MOVE),
         paper("scalerl", "ScaleRL", "CISPO with the batch's spread as the scale.", "ScaleRL, arXiv 2510.13786",
-              loss_type="cispo", epsilon_high=5.0, scale_rewards="batch"),
+              loss_type="cispo", epsilon_high=5.0, scale_rewards="batch", **SO_THAT_RATIOS_MOVE),
         paper("sapo", "SAPO", "A soft gate instead of the clip, steeper for completions worse than their group.",
-              "SAPO, arXiv 2511.20347", loss_type="sapo", sapo_temperature_pos=1.0, sapo_temperature_neg=1.05),
+              "SAPO, arXiv 2511.20347", loss_type="sapo", sapo_temperature_pos=1.0, sapo_temperature_neg=1.05,
+              **SO_THAT_RATIOS_MOVE),
         paper("vespo", "VESPO", "Each completion is weighed by a smooth function of its ratio that falls off on both sides.",
-              "VESPO, as in TRL 1.16", loss_type="vespo"),
+              "VESPO, as in TRL 1.16", loss_type="vespo", **SO_THAT_RATIOS_MOVE),
         paper("dppo", "DPPO", "A token stops when its probability has moved by 0.2, however likely or rare it was.",
-              "DPPO, arXiv 2602.04879", loss_type="dppo", epsilon=0.2, epsilon_high=0.2),
+              "DPPO, arXiv 2602.04879", loss_type="dppo", epsilon=0.2, epsilon_high=0.2, **SO_THAT_RATIOS_MOVE),
         paper("intellect-2", "INTELLECT-2", "A second clip at 4 where completions are worse than their group, and little KL.",
-              "INTELLECT-2, arXiv 2505.07291", beta=0.001, delta=4.0),
-        paper("rloo", "RLOO", "Each completion against the mean of the others, without dividing by the spread; KL taken off the reward.",
-              "RLOO, arXiv 2402.14740", advantage_rule="rloo", beta=0.05, kl_placement="reward"),
-        paper("opo", "OPO", "A mean weighted by length as the baseline, no KL, one update per batch.", "OPO, arXiv 2505.23585",
-              advantage_rule="opo", scale_rewards="none"),
+              "INTELLECT-2, arXiv 2505.07291", beta=0.001, delta=4.0, **SO_THAT_RATIOS_MOVE),
+        paper("rloo", "RLOO", "Each completion against the mean of the others, divided neither by the spread nor by its length; KL taken "
+              "off the reward.",
+              "RLOO, arXiv 2402.14740", loss_type="dr_grpo", advantage_rule="rloo", beta=0.05, kl_placement="reward"),
+        paper("opo", "OPO", "A mean weighted by length as the baseline, every token alike, no KL, one update per batch.",
+              "OPO, arXiv 2505.23585", loss_type="dapo", advantage_rule="opo", scale_rewards="none"),
         paper("maxrl", "MaxRL", "Divides by the mean reward: a rare success on a hard prompt counts more.", "MaxRL, arXiv 2602.02710",
               advantage_rule="maxrl"),
         paper("gdpo", "GDPO", "Each reward is compared by itself before they are summed, so that a small one is not drowned.",
@@ -168,5 +172,9 @@ PLAIN_GRPO = dict(
     cold_start_steps=0,
 )
 """What every paper's preset starts from, so that none leaves a rule of the one chosen before."""
+
+SO_THAT_RATIOS_MOVE = dict(num_iterations=2)
+"""For papers whose rule acts on ratios alone. They cut a rollout into several updates; with a single one every ratio is 1 and all
+of these rules are the same."""
 
 PRESETS: dict[str, Preset] = {p.name: p for p in (*_first_runs(), *_hardware(), *_papers())}

@@ -5,14 +5,18 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+import torch
 
 from lab.config import ConfigError, RunConfig
+from lab.contradictions import ON_POLICY, cautions
+from lab.grpo import grpo_loss
 from lab.models.registry import ModelError
 from lab.models.registry import resolve as resolve_model
 from lab.models.shapes import SHAPES
 from lab.planner import plan
 from lab.presets import PLAIN_GRPO, PRESETS, preset, trl_defaults
 from lab.rewards import resolve as resolve_rewards
+from lab.rules.losses import LATER_SETTINGS
 from lab.tasks import load_task
 
 
@@ -49,6 +53,38 @@ def test_a_papers_preset_leaves_no_rule_of_the_one_chosen_before():
             own = after.config()
             for name in PLAIN_GRPO:
                 assert getattr(mixed, name) == getattr(own, name), (before.name, after.name, name)
+
+
+@pytest.mark.parametrize("name", ["gspo", "luspo", "cispo", "scalerl", "sapo", "vespo", "dppo", "intellect-2", "v3.2"])
+def test_a_paper_that_acts_on_ratios_has_updates_in_which_they_move(name):
+    config = preset(name).config()
+    assert cautions(config) == [] and "every probability ratio is 1" in cautions(config.replace(num_iterations=1))[0]
+
+
+def test_what_is_said_to_be_idle_on_policy_is_idle():
+    def gradient(moved=0.0, **changes):
+        """Of one loss with respect to the log-probs (3, 5), on-policy or with a policy that has moved since it sampled."""
+        config = RunConfig(**changes)
+        logps = torch.linspace(-3, -0.1, 15).view(3, 5).requires_grad_()
+        advantages = torch.tensor([1.0, -0.8, -0.2])
+        old = logps.detach() - moved * advantages.sign()[:, None] * torch.linspace(-1, 1, 5)  # 0.6: ratios from 0.55 to 1.82
+        mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0]])
+        loss, _ = grpo_loss(logps, old, None, advantages, mask, loss_type=config.loss_type, epsilon=config.epsilon,
+                            epsilon_high=config.epsilon_high, delta=config.delta, beta=0.0, kl_estimator="k3",
+                            importance_sampling_level=config.importance_sampling_level,
+                            **{name: getattr(config, name) for name in LATER_SETTINGS})
+        return torch.autograd.grad(loss, logps)[0]
+
+    cases = [(dict(importance_sampling_level="sequence"), "grpo"), (dict(epsilon_high=0.4), "grpo"), (dict(delta=1.5), "grpo")]
+    cases += [(dict(loss_type=later, epsilon_high=5.0 if later == "cispo" else None), plain) for later, plain in ON_POLICY.items()]
+    for changes, plain in cases:
+        assert torch.allclose(gradient(**changes), gradient(loss_type=plain), atol=1e-6), changes
+        assert not torch.allclose(gradient(0.6, **changes), gradient(0.6, loss_type=plain), atol=1e-3), changes
+
+
+def test_a_baseline_or_an_action_of_whole_completions_is_not_divided_by_length():
+    # RLOO's action is the whole completion, and OPO's baseline is the best one for a sum over tokens: 1/L_i fits neither.
+    assert preset("rloo").config().loss_type == "dr_grpo" and preset("opo").config().loss_type == "dapo"
 
 
 def test_an_unknown_preset_names_the_known_ones():
