@@ -29,6 +29,7 @@ from lab.records import (
     TokensSampled,
 )
 from lab.rewards.by_hand import digest
+from lab.storage.own_files import kept
 from lab.storage.plans import corrections, form_of, keep_plan
 from lab.storage.run_folder import RunFolder, driver_info
 from lab.store import Command, Run, Store
@@ -114,6 +115,8 @@ class RunWork:
         A checkpoint is saved first, from which the run can be branched as it was without them.
         """
         settings = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+        if "rewards" in settings:
+            settings["rewards"] = kept(settings["rewards"], self._folder.path)
         self.save()
         first = self.trainer.change(**settings)
         if self._unscored:  # then they apply at once, to the completions that wait

@@ -238,6 +238,20 @@ def test_a_reward_that_breaks_pauses_the_run_and_a_mended_one_lets_it_go_on(engi
     assert "rewards/format/mean" in store.step(run, 1).metrics
 
 
+def test_a_reward_file_that_a_change_names_is_kept_with_the_run(engine, store, tmp_path):
+    path = tmp_path / "half.py"
+    path.write_text("def half(completions, **kwargs):\n    return [0.5] * len(completions)\n")
+    run = start(engine, dict(max_steps=2, rewards=("format",), reward_weights=None), steps=1)
+    reaches(engine, run, "paused")
+    order(engine, "change", run, rewards=["format", str(path)], reward_weights=[1.0, 1.0])
+    copy = (engine.runs_dir / run / "rewards" / "half.py").resolve()
+    path.unlink()
+    assert store.events(run)[-1].data["rewards"] == ["format", str(copy)]
+    order(engine, "resume", run)
+    reaches(engine, run, "finished")
+    assert store.step(run, 2).metrics["rewards/half/mean"] == 0.5
+
+
 @pytest.fixture
 def slow_judge():
     """A judge that answers nothing until `answers` is set."""
