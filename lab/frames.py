@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from lab.contradictions import CLIPPED_LOSSES
 from lab.records import Completion, StepRecord
 from lab.store import Steps
 
@@ -48,17 +49,21 @@ def log_history(steps: Steps) -> list[dict[str, float]]:
 def token_values(completion: Completion, config: dict[str, Any]) -> dict[str, np.ndarray]:
     """The stored token arrays of a completion and what follows from them: `ratio`, `kl` (k3), `clipped`, each (T,).
 
-    ratio = exp(logps − old_logps); kl = e^d − d − 1 with d = ref_logps − logps (DeepSeekMath eq. 4); clipped is 1 where
-    the clip stopped the gradient: ratio > 1 + ε_high for a positive advantage, < 1 − ε for a negative one. What cannot be
-    derived, because an array was not stored, is left out.
+    ratio = exp(logps − old_logps), at sequence level exp of its mean; kl = e^d − d − 1 with d = ref_logps − logps (DeepSeekMath
+    eq. 4); clipped is 1 where the clip stopped the gradient: ratio > 1 + ε_high for a positive advantage, < 1 − ε for a negative
+    one. What cannot be derived is left out: an array was not stored, or the loss has no clip.
     """
     values = dict(completion.arrays)
     if {"logps", "old_logps"} <= values.keys():
-        ratio = np.exp(np.clip(values["logps"] - values["old_logps"], -MAX_LOG_RATIO, MAX_LOG_RATIO))
-        low, high = config["epsilon"], config["epsilon"] if config.get("epsilon_high") is None else config["epsilon_high"]
-        advantage = completion.advantage or 0.0
-        stopped = (ratio > 1 + high) if advantage > 0 else (ratio < 1 - low) if advantage < 0 else np.zeros_like(ratio)
-        values |= {"ratio": ratio, "clipped": stopped.astype("f4")}
+        log_ratio = values["logps"] - values["old_logps"]
+        if config.get("importance_sampling_level") == "sequence":
+            log_ratio = np.full_like(log_ratio, log_ratio.mean())
+        values["ratio"] = np.exp(np.clip(log_ratio, -MAX_LOG_RATIO, MAX_LOG_RATIO))
+        if config["loss_type"] in CLIPPED_LOSSES:
+            low, high = config["epsilon"], config["epsilon"] if config.get("epsilon_high") is None else config["epsilon_high"]
+            advantage = values.get("advantages", completion.advantage or 0.0)  # of each token with step rewards and in PPO
+            stopped = (values["ratio"] > 1 + high) & (advantage > 0) | (values["ratio"] < 1 - low) & (advantage < 0)
+            values["clipped"] = stopped.astype("f4")
     if {"logps", "ref_logps"} <= values.keys():
         d = np.clip(values["ref_logps"] - values["logps"], -MAX_LOG_RATIO, MAX_LOG_RATIO)
         values["kl"] = np.expm1(d) - d

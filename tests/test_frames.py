@@ -46,17 +46,35 @@ def make_completion(advantage):
     return Completion(0, "x", [1, 2, 3], True, advantage=advantage, arrays={k: np.array(v, "f4") for k, v in arrays.items()})
 
 
+GRPO = {"loss_type": "grpo", "epsilon": 0.2}
+
+
 def test_ratio_kl_and_clip_follow_from_the_stored_log_probabilities():
-    values = token_values(make_completion(1.0), {"epsilon": 0.2, "epsilon_high": None})
+    values = token_values(make_completion(1.0), GRPO | {"epsilon_high": None})
     assert values["ratio"] == pytest.approx([1, 1.5, 0.5])
     assert values["kl"] == pytest.approx([0, math.e - 2, 0], abs=1e-6)  # d = 0, 1, 0 and e^d - d - 1
     assert values["clipped"].tolist() == [0, 1, 0]  # only 1.5 > 1.2, pushed further up
-    assert token_values(make_completion(-1.0), {"epsilon": 0.2})["clipped"].tolist() == [0, 0, 1]  # only 0.5 < 0.8, pushed down
-    assert token_values(make_completion(0.0), {"epsilon": 0.2})["clipped"].tolist() == [0, 0, 0]
-    assert token_values(make_completion(1.0), {"epsilon": 0.2, "epsilon_high": 0.6})["clipped"].tolist() == [0, 0, 0]
+    assert token_values(make_completion(-1.0), GRPO)["clipped"].tolist() == [0, 0, 1]  # only 0.5 < 0.8, pushed down
+    assert token_values(make_completion(0.0), GRPO)["clipped"].tolist() == [0, 0, 0]
+    assert token_values(make_completion(1.0), GRPO | {"epsilon_high": 0.6})["clipped"].tolist() == [0, 0, 0]
+
+
+def test_at_sequence_level_all_tokens_share_the_ratio_and_the_clip():
+    # exp of the mean of log 1, log 1.5 and log 0.5 is 0.75 ** (1/3) = 0.9086, so at ε = 0.05 a bad completion is clipped as a whole
+    config = GRPO | {"importance_sampling_level": "sequence", "epsilon": 0.05}
+    values = token_values(make_completion(-1.0), config)
+    assert values["ratio"] == pytest.approx([0.75 ** (1 / 3)] * 3) and values["clipped"].tolist() == [1, 1, 1]
+    assert token_values(make_completion(1.0), config)["clipped"].tolist() == [0, 0, 0]
+
+
+def test_a_loss_without_a_clip_has_no_clipped_tokens_and_one_with_token_advantages_takes_theirs():
+    assert "clipped" not in token_values(make_completion(1.0), GRPO | {"loss_type": "sapo"})
+    completion = make_completion(1.0)  # pushed up in the mean, but the second token is pushed down and the third too
+    completion.arrays["advantages"] = np.array([4.0, -0.5, -0.5], "f4")
+    assert token_values(completion, GRPO)["clipped"].tolist() == [0, 0, 1]
 
 
 def test_what_was_not_stored_is_not_made_up():
     completion = make_completion(1.0)
     del completion.arrays["ref_logps"], completion.arrays["old_logps"]
-    assert token_values(completion, {"epsilon": 0.2}).keys() == {"logps"}
+    assert token_values(completion, GRPO).keys() == {"logps"}
