@@ -2,7 +2,8 @@
 
 On a CPU the clock is CPU seconds, which a busy machine hardly disturbs; on CUDA it is wall time after a synchronisation. Every
 completion is forced to its full length and both sides get the same prompts, group size, β, LoRA and dtype. TRL runs in its
-fastest setting: weights in the dtype itself, no gradient checkpointing. All our metrics are on. TRL's side is in `bench_trl`.
+fastest setting: weights in the dtype itself, no gradient checkpointing. All our metrics are on. Beside our decoding loop stand
+its matrix products alone: how much of its time is not theirs. TRL's side is in `bench_trl`.
 """
 
 from __future__ import annotations
@@ -16,20 +17,26 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from lab.config import RunConfig
-from lab.forward.decode import Decoding
-from lab.memory import peak
+from lab.forward.decode import MAX_ROWS, Decoding
+from lab.forward.graph import captured
+from lab.memory import is_out_of_memory, limit, peak
 from lab.models.registry import fetch, resolve
 from lab.policy import Policy
+from lab.rollout import SamplingSettings
 from lab.trainer import Trainer
 
-REPORT = "peak memory: "  # begins the line in which a process says what it measured
+REPORT = "measured: "  # begins a line in which a process says what it measured
+PRODUCTS = {"aten::mm", "aten::addmm", "aten::addmm_", "mkldnn::_linear_pointwise", "bitsandbytes::gemm_4bit",
+            "bitsandbytes::gemv_4bit"}  # what a product with a weight comes down to; attention's are batched and none of these
 
 
 @dataclass(frozen=True)
@@ -59,6 +66,24 @@ class StepTime:
     sampling: float
 
 
+@dataclass(frozen=True)
+class DecodeTime:
+    """Seconds of a decoding loop after its prompts were read, and of its matrix products alone."""
+
+    loop: float
+    products: float
+
+
+@dataclass(frozen=True)
+class Alone:
+    """What one side did in a process of its own. `peak_gb` is resident memory, on CUDA what is reserved on the card."""
+
+    times: list[StepTime]
+    peak_gb: float
+    out_of_memory: bool
+    ended: str | None  # why it did fewer steps than it was asked for
+
+
 Side = Callable[["Work"], Iterator[StepTime]]
 
 
@@ -66,8 +91,8 @@ def load(work: Work) -> Policy:
     return Policy.load(work.model, dtype=work.dtype, load_in_4bit=work.load_in_4bit, device=work.device, num_threads=work.threads)
 
 
-def ours(work: Work, policy: Policy | None = None) -> Iterator[StepTime]:
-    """Endless steps of our trainer, all metrics on, with `policy` if one is loaded already."""
+def trainer_of(work: Work, policy: Policy | None = None) -> Trainer:
+    """Our trainer for this work, all metrics on, with `policy` if one is loaded already."""
     policy = policy or load(work)
     policy.eos_ids = []  # every completion runs to its full length
     config = RunConfig(
@@ -75,8 +100,13 @@ def ours(work: Work, policy: Policy | None = None) -> Iterator[StepTime]:
         num_generations=work.num_generations, prompts_per_step=work.prompts_per_step, beta=work.beta, max_steps=10**6,
         max_completion_length=work.completion_tokens, dtype=work.dtype, load_in_4bit=work.load_in_4bit, device=work.device,
     )
-    trainer = Trainer(config, policy=policy)
-    clock = clock_of(work)
+    return Trainer(config, policy=policy)
+
+
+def ours(work: Work, trainer: Trainer | None = None) -> Iterator[StepTime]:
+    """Endless steps of our trainer, with `trainer` if there is one already."""
+    trainer = trainer or trainer_of(work)
+    policy, clock = trainer.policy, clock_of(work)
     real, seconds = policy.decoding, [0.0]
 
     def decoding(*args):
@@ -107,14 +137,16 @@ class _Timed:
         self._seconds[0] += self._clock() - begin
 
 
-def theirs(work: Work) -> Iterator[StepTime]:
+def theirs(work: Work, *, gradient_checkpointing: bool = False) -> Iterator[StepTime]:
     """Endless steps of TRL's trainer."""
     from lab.bench_trl import steps
 
-    return steps(work)
+    return steps(work, gradient_checkpointing)
 
 
 SIDES: dict[str, Side] = {"ours": ours, "trl": theirs}
+CHECKPOINTED = "trl with gradient checkpointing"
+ALONE: dict[str, Side] = SIDES | {CHECKPOINTED: partial(theirs, gradient_checkpointing=True)}  # what a process may be asked for
 
 
 def measure(work: Work, steps: int, *, memory: bool = True, say: Callable[[str], None] = print) -> dict[str, Any]:
@@ -130,16 +162,22 @@ def measure(work: Work, steps: int, *, memory: bool = True, say: Callable[[str],
 
 
 def compare(work: Work, steps: int, *, say: Callable[[str], None] = print) -> dict[str, Any]:
-    """Both sides in this process, one step of each in turn after a warm-up; medians, ratios and every single time."""
-    sides = {name: side(work) for name, side in SIDES.items()}
+    """Both sides in this process, one step of each in turn after a warm-up; medians, ratios and every single time.
+
+    After each step of ours its decoding stands beside its products (`decoding_beside_products`).
+    """
+    trainer = trainer_of(work)
+    sides = {"ours": ours(work, trainer), "trl": theirs(work)}
     for name, side in sides.items():
         say(f"warming up {name}")
         next(side)
     times: dict[str, list[StepTime]] = {name: [] for name in sides}
+    decoded: list[DecodeTime] = []
     for number in range(steps):
         for name, side in sides.items():
             times[name].append(next(side))
             say(f"step {number + 1} of {steps}, {name}: {times[name][-1].step:.2f} s")
+        decoded.append(decoding_beside_products(work, trainer))
     medians = {name: StepTime(*(statistics.median(getattr(t, part) for t in ts) for part in ("step", "sampling")))
                for name, ts in times.items()}
     return dict(
@@ -147,17 +185,96 @@ def compare(work: Work, steps: int, *, say: Callable[[str], None] = print) -> di
         median={name: dataclasses.asdict(t) for name, t in medians.items()},
         ratio=dict(step=medians["trl"].step / medians["ours"].step, sampling=medians["trl"].sampling / medians["ours"].sampling,
                    rest=(medians["trl"].step - medians["trl"].sampling) / (medians["ours"].step - medians["ours"].sampling)),
+        decoding=[dataclasses.asdict(t) for t in decoded],
+        products_share=statistics.median(t.products / t.loop for t in decoded),
     )
 
 
+@torch.no_grad()
+def decoding_beside_products(work: Work, trainer: Trainer) -> DecodeTime:
+    """Decode prompts, and after each token make nothing but the matrix products that it took, with the same kernels.
+
+    The clock starts when the prompts have been read; there are as many of a step's as decode together.
+    """
+    clock, again = clock_of(work), products_again(work, trainer)
+    batch = begun(work, trainer)
+    loop = products = 0.0
+    while batch.writing:
+        begin = clock()
+        batch.advance()
+        between = clock()
+        again()
+        loop, products = loop + between - begin, products + clock() - between
+    return DecodeTime(loop, products)
+
+
+def products_again(work: Work, trainer: Trainer) -> Callable[[], Any]:
+    """A function that makes the products of one new token for all rows. A CUDA graph where decoding is one."""
+    policy = trainer.policy
+    before = policy.fast
+    policy.fast = replace(before, graphs=False)  # a replayed graph would not show its products
+    try:
+        batch = begun(work, trainer)
+        with MatrixProducts() as products:
+            batch.advance()
+    finally:
+        policy.fast = before
+    return captured(products.again, policy.device) if before.graphs else products.again
+
+
+class MatrixProducts(TorchDispatchMode):
+    """Keeps the products with weights that are made under it, to make them again."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls: list[Callable[[], Any]] = []
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        if operation._schema.name in PRODUCTS:
+            self.calls.append(partial(operation, *args, **(kwargs or {})))
+        return operation(*args, **(kwargs or {}))
+
+    def again(self) -> None:
+        for call in self.calls:
+            call()
+
+
+def begun(work: Work, trainer: Trainer) -> Decoding:
+    """A batch whose next token will be its second."""
+    policy, count = trainer.policy, min(work.prompts_per_step, max(1, MAX_ROWS // work.num_generations))
+    ids = [policy.prompt_ids(prompt, None) for prompt in prompts(work, policy.tokenizer, count)]
+    settings = SamplingSettings(work.num_generations, work.completion_tokens)
+    # The loop itself: the policy's own name for it may be the one that `ours` times.
+    batch = Policy.decoding(policy, ids, trainer.adapter, settings, torch.Generator().manual_seed(0))
+    batch.advance()
+    return batch
+
+
 def peak_memory(work: Work, side: str, steps: int = 2) -> float:
-    """Peak resident memory in GB (on CUDA: allocated on the card) of a process that does nothing but some steps of one side."""
-    command = [sys.executable, "-m", "lab.bench", side, json.dumps(dataclasses.asdict(work)), str(steps)]
-    out = subprocess.run(command, capture_output=True, text=True, check=False)
-    if out.returncode:
-        raise RuntimeError(f"The process that measures {side}'s memory failed: {out.stderr.strip().splitlines()[-1:]}")
-    report = next(line for line in out.stdout.splitlines() if line.startswith(REPORT))
-    return json.loads(report.removeprefix(REPORT))
+    """Peak memory in GB of a process that does nothing but some steps of one side."""
+    done = alone(work, side, steps)
+    if done.ended:
+        raise RuntimeError(f"The process that measures {side}'s memory failed: {done.ended}")
+    return done.peak_gb
+
+
+def alone(work: Work, side: str, steps: int, *, memory_gb: float | None = None, seconds: float | None = None) -> Alone:
+    """Steps of one side (a key of `ALONE`), the first of which warms up, in a process of its own.
+
+    On CUDA it gets at most `memory_gb` of the card. After `seconds` it is ended. What it did until then is kept.
+    """
+    command = [sys.executable, "-m", "lab.bench", side, json.dumps(dataclasses.asdict(work)), str(steps), json.dumps(memory_gb)]
+    try:
+        process = subprocess.run(command, capture_output=True, timeout=seconds, check=False)
+        out, last_words = process.stdout, process.stderr.decode(errors="replace").splitlines()[-1:]
+        ended = f"it ended with {process.returncode}: {' '.join(last_words)}" if process.returncode else None
+    except subprocess.TimeoutExpired as late:
+        out, ended = late.stdout or b"", f"the {seconds:.0f} seconds there were for it were up"
+    said = [json.loads(line.removeprefix(REPORT)) for line in out.decode(errors="replace").splitlines() if line.startswith(REPORT)]
+    short = [report["out_of_memory"] for report in said if "out_of_memory" in report]
+    done = [report for report in said if "peak_gb" in report]
+    return Alone([StepTime(report["step"], report["sampling"]) for report in done], done[-1]["peak_gb"] if done else 0.0,
+                 bool(short), f"out of memory: {short[0]}" if short else ended)
 
 
 def table(result: dict[str, Any]) -> str:
@@ -173,6 +290,7 @@ def table(result: dict[str, Any]) -> str:
     if "peak_gb" in result:
         peak = result["peak_gb"]
         lines.append(f"{'peak, GB':14}{peak['trl']:>10.2f}{peak['ours']:>10.2f}{peak['ours'] / peak['trl']:>9.2f}x")
+    lines.append(f"Of our decoding loop's time its matrix products alone take {result['products_share']:.0%}.")
     return "\n".join(lines)
 
 
@@ -216,13 +334,27 @@ def folder_of(work: Work) -> Path:
     return fetch(resolve(work.model))
 
 
-def _report(side: str, work: str, steps: str) -> None:
-    """What `peak_memory` runs in a process of its own."""
-    stepping = SIDES[side](Work(**json.loads(work)))
-    for _ in range(int(steps)):
-        next(stepping)
-    print(f"{REPORT}{peak(torch.device(Work(**json.loads(work)).device)) / 1e9}", flush=True)
-    stepping.close()
+def _report(side: str, work: str, steps: str, memory_gb: str) -> None:
+    """What `alone` runs in a process of its own: a line for each step with the peak so far, and one if memory ran out."""
+    doing = Work(**json.loads(work))
+    device, most = torch.device(doing.device), json.loads(memory_gb)
+    if most is not None:
+        limit(device, most * 1e9)
+    stepping = ALONE[side](doing)
+    try:
+        for _ in range(int(steps)):
+            done = next(stepping)
+            _say(**dataclasses.asdict(done), peak_gb=peak(device) / 1e9)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        _say(out_of_memory=str(error).partition("\n")[0] or type(error).__name__)
+    finally:
+        stepping.close()
+
+
+def _say(**report: Any) -> None:
+    print(REPORT + json.dumps(report), flush=True)
 
 
 if __name__ == "__main__":

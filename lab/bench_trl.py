@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from lab.bench import StepTime, Work
 
 
-def steps(work: Work) -> Iterator[StepTime]:
+def steps(work: Work, gradient_checkpointing: bool = False) -> Iterator[StepTime]:
     """Endless steps of TRL, in a thread that runs only while a step is asked for. Raises ImportError without TRL."""
     from lab.bench import StepTime, clock_of
 
@@ -33,7 +33,7 @@ def steps(work: Work) -> Iterator[StepTime]:
 
     def train():
         try:
-            trainer = _trainer(work, clock, sampling)
+            trainer = _trainer(work, clock, sampling, gradient_checkpointing)
             trainer.add_callback(OneStep())
             trainer.train()
         except SystemExit:
@@ -57,7 +57,7 @@ def steps(work: Work) -> Iterator[StepTime]:
         thread.join()  # a thread that still holds torch when the program ends brings it down
 
 
-def _trainer(work: Work, clock, sampling: list[float]):
+def _trainer(work: Work, clock, sampling: list[float], gradient_checkpointing: bool):
     from datasets import Dataset
     from peft import LoraConfig
     from trl import GRPOConfig, GRPOTrainer
@@ -73,7 +73,7 @@ def _trainer(work: Work, clock, sampling: list[float]):
         output_dir=tempfile.mkdtemp(prefix="bench-trl-"), per_device_train_batch_size=work.num_generations,
         gradient_accumulation_steps=work.prompts_per_step, num_generations=work.num_generations,
         max_completion_length=work.completion_tokens, generation_kwargs=dict(min_new_tokens=work.completion_tokens),
-        beta=work.beta, bf16=work.dtype == "bfloat16", gradient_checkpointing=False, use_cpu=work.device == "cpu",
+        beta=work.beta, bf16=work.dtype == "bfloat16", gradient_checkpointing=gradient_checkpointing, use_cpu=work.device == "cpu",
         max_steps=10**6, report_to=[], logging_strategy="no", save_strategy="no", disable_tqdm=True, learning_rate=2e-5,
     )
     trainer = GRPOTrainer(
