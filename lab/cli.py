@@ -50,7 +50,7 @@ def main(argv: list[str] | None = None) -> int:
 
 @dataclasses.dataclass
 class OpenArguments:
-    """Open GRPO Lab in the browser. Other commands: train, rewards, doctor, models, bench (each has --help)."""
+    """Open GRPO Lab in the browser. Other commands: train, rewards, data, doctor, models, bench (each has --help)."""
 
     port: Annotated[int, tyro.conf.arg(help="Port on 127.0.0.1; 0 takes a free one.")] = 7860
     browser: Annotated[bool, tyro.conf.arg(help="Open a browser window.")] = True
@@ -237,7 +237,7 @@ def bench(argv: list[str]) -> int:
     return 0
 
 
-# -- rewards
+# -- rewards and data
 
 
 def rewards(argv: list[str]) -> int:
@@ -247,7 +247,14 @@ def rewards(argv: list[str]) -> int:
     return rewards(argv)
 
 
-COMMANDS = {"train": train, "rewards": rewards, "doctor": doctor, "models": models, "bench": bench}
+def data(argv: list[str]) -> int:
+    """Show prompts as the model will see them, or how hard they are for it."""
+    from lab.tasks.command import data
+
+    return data(argv)
+
+
+COMMANDS = {"train": train, "rewards": rewards, "data": data, "doctor": doctor, "models": models, "bench": bench}
 
 
 def _known_errors() -> tuple[type[Exception], ...]:
