@@ -51,6 +51,12 @@ export function params(n) {
   return n >= 1e9 ? `${(n / 1e9).toFixed(1)} B` : n >= 1e8 ? `${Math.round(n / 1e6)} M` : `${(n / 1e6).toFixed(1)} M`;
 }
 
+/** Which use of its groups a step is, where a batch serves several steps; otherwise null. */
+export function useOf({ step, use, uses }) {
+  if (!(uses > 1)) return null;
+  return use === 1 ? `use 1 of ${uses}: sampled for this step` : `use ${use} of ${uses}: the same groups as step ${step - use + 1}`;
+}
+
 /** "up", "down" or "none": which way an advantage pushes. */
 export function direction(advantage) {
   if (advantage === null || advantage === undefined || Math.abs(advantage) < 5e-7) return "none";

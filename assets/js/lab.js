@@ -4,7 +4,7 @@ import * as api from "./api.js";
 import { draw as drawArithmetic, statistics } from "./arithmetic.js";
 import { makeCompare } from "./compare.js";
 import { el, fill, icon, say, set, whenThere } from "./dom.js";
-import { count, signed } from "./format.js";
+import { count, signed, useOf } from "./format.js";
 import { makeGroup } from "./group.js";
 import * as poll from "./poll.js";
 import * as sample from "./sample.js";
@@ -96,7 +96,8 @@ async function loadStep(run, step, index, key) {
     const answer = await api.get(`api/runs/${encodeURIComponent(run.id)}/steps/${step}/groups`);
     const found = answer.groups.find((each) => each.index === index) ?? liveliest(answer.groups);
     if (!found) return { empty: true };
-    const where = run.kind === "recorded" ? (run.info?.label ?? "").replace("Recorded: ", "") : null;
+    const from = run.kind === "recorded" ? (run.info?.label ?? "").replace("Recorded: ", "") : null;
+    const where = [from, useOf(answer)].filter(Boolean).join(" · ");
     return { ...found, key, step, batch: answer.groups, functions: answer.functions, trained: true, openFirst: true,
       recorded: run.kind === "recorded", label: `${run.name}, step ${step}`, where };
   } catch (error) {
@@ -152,6 +153,7 @@ function drawSummary() {
 export const DEAD = {
   "all right": "Every completion is right, so none is better than another. Take a harder prompt.",
   "all wrong": "No completion is right, so none is better than another. Take an easier prompt, or a larger group.",
+  "not scored": "No reward function applies to any of them, so there is nothing to compare. Take one that fits the task, or rows with answers.",
   "all equal": "All rewards are equal, so none is better than another. Give the rewards something finer to tell apart.",
 };
 

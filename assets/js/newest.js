@@ -4,7 +4,7 @@
 import * as api from "./api.js";
 import { drawBar, makeBar, makeDots, scaleOf } from "./axis.js";
 import { el, fill, keyed, say, set, whenThere } from "./dom.js";
-import { MINUS, count, direction, fixed, reward, signed } from "./format.js";
+import { MINUS, count, direction, fixed, reward, signed, useOf } from "./format.js";
 import { DEAD, open as openInLab } from "./lab.js";
 import * as poll from "./poll.js";
 import * as tabs from "./tabs.js";
@@ -15,20 +15,23 @@ const ALIKE = 0.5; // share of different texts at which a step's groups count as
 const ALIKE_MEANS = "Half of the texts or more repeat another of their group. Completions that are alike have nothing left to compare: a "
   + "warning, even if they are right. Harder prompts, a higher temperature or an entropy bonus help.";
 
+const USES = "Completions cost more than updates, so a batch of them may serve several: its rewards stay, the policy's probabilities "
+  + "of the same tokens move, and the clip keeps the ratio near 1.";
+
 let shown = null, chosen = null, busy = false, held = 0, parts = null;
 
 export function mount() {
   whenThere("lab-newest", (place) => {
-    parts = { title: el("b"), different: el("span.quiet.different"),
+    parts = { title: el("b"), use: el("span.quiet.use", { title: USES }), different: el("span.quiet.different"),
       alike: el("span.chip.note", { hidden: true, title: ALIKE_MEANS }, "growing alike"), newer: el("button.small", { type: "button", hidden: true, onclick: () => follow(true) }),
       list: el("div.lines", { role: "listbox", "aria-label": "Groups of the step" }),
       rows: el("section.rows-of.panel", { "aria-label": "Chosen group" }) };
-    const lines = el("section.lines-of.panel", {}, el("header", {}, parts.title, parts.different, parts.alike,
+    const lines = el("section.lines-of.panel", {}, el("header", {}, parts.title, parts.use, parts.different, parts.alike,
       el("span.quiet", {}, "widest spread first"), parts.newer), parts.list);
     parts.list.addEventListener("keydown", walk);
     fill(place, el("div.newest", {}, lines, parts.rows));
     poll.on("live", () => follow(false));
-    poll.on("run", () => ((shown = null), follow(true)));
+    poll.on("run", () => ((shown = null), follow(false)));
     document.addEventListener("click", (event) => event.target.closest?.("[role=tab]") && setTimeout(follow, 0, false));
     follow(false);
   });
@@ -82,6 +85,7 @@ function draw() {
   const groups = order(shown.groups);
   fill(parts.title, shown.step === poll.state.run.step ? `Newest step, ${count(groups.length, "group")}`
     : `Step ${shown.step}, ${count(groups.length, "group")}`);
+  say(parts.use, useOf(shown) ?? "");
   set(parts.newer, { hidden: true });
   drawDiversity(groups);
   const scale = scaleOf(groups.flatMap((group) => group.completions.map((c) => c.reward)), shown.functions);
@@ -116,19 +120,20 @@ function drawLine(line, group, scale) {
   const key = JSON.stringify([shown.run, shown.step, shown.attempt, scale.low, scale.high]);
   if (line.dataset.drawn === key) return;
   line.dataset.drawn = key;
-  fill(line, el("span.prompt", { title: group.prompt }, group.prompt), makeDots(group, scale),
+  fill(line, el("span.prompt", { title: group.prompt }, group.prompt), el("div.values", {}, makeDots(group, scale),
     el("span", {}, "mean ", el("b", {}, fixed(group.mean, 2))), el("span", {}, "std ", el("b", {}, fixed(group.std, 2))),
     group.verdict ? el("span.verdict", {}, el("i.tri.none"), group.verdict)
       : el("span.verdict", {}, el("span.up-text", {}, el("i.tri.up"), String(ups)), " ",
-      el("span.down-text", {}, el("i.tri.down"), String(downs))));
+      el("span.down-text", {}, el("i.tri.down"), String(downs)))));
 }
 
 function drawRows(group, scale) {
   if (!group) return fill(parts.rows);
   const rows = merged(group);
-  const line = el("div.overlay", { "aria-hidden": "true" }, el("i.mean-line", { style: { left: `${scale.at(group.mean ?? 0)}%` } }));
+  const line = el("div.overlay", { "aria-hidden": "true" }, el("div.values", {},
+    el("i.mean-line", { style: { left: `${scale.at(group.mean ?? 0)}%` } })));
   fill(parts.rows,
-    el("header", {}, el("b.prompt", { title: group.prompt }, group.prompt),
+    el("header", {}, el("b.prompt", {}, group.prompt),
       el("span.quiet", {}, `mean ${fixed(group.mean, 3)}, std ${fixed(group.std, 4)}`),
       el("button.link", { type: "button", onclick: () => openInLab(shown.run, shown.step, group.index) }, "Open in Lab")),
     el("div.body", {}, rows.map((row) => drawRow(row, group, scale)), group.verdict ? null : line),
@@ -152,10 +157,10 @@ function drawRow(c, group, scale) {
   drawBar(axis, scale, c.reward, group.mean, c.advantage);
   return el("article.row", { "data-completion": c.index, "data-reward": c.reward ?? "", "data-advantage": c.advantage ?? "",
     "data-way": way, "aria-label": `${name}, reward ${reward(c.reward)}, advantage ${signed(c.advantage)}` },
-    el("span.id", {}, c.n > 1 ? `${c.n} ×` : `#${c.index + 1}`),
-    el("div.text", { title: c.text }, c.finished ? null : el("span.chip.note", {}, "cut off"), spans(c.text, { oneLine: true })),
-    el("span.reward", {}, c.reward === null ? "no score" : reward(c.reward)), axis,
-    el("span.adv", {}, el(`i.tri.${way}`), signed(c.advantage)));
+    el("div.what", {}, el("span.id", {}, c.n > 1 ? `${c.n} ×` : `#${c.index + 1}`),
+      el("div.text", { title: c.text }, c.finished ? null : el("span.chip.note", {}, "cut off"), spans(c.text, { oneLine: true }))),
+    el("div.values", {}, el("span.reward", {}, c.reward === null ? "no score" : reward(c.reward)), axis,
+      el("span.adv", {}, el(`i.tri.${way}`), signed(c.advantage))));
 }
 
 function story(group, rows) {
@@ -168,7 +173,7 @@ function story(group, rows) {
 
 function drawEmpty() {
   fill(parts.title, "No step yet");
-  say(parts.different, "");
+  [parts.use, parts.different].forEach((node) => say(node, ""));
   set(parts.alike, { hidden: true });
   fill(parts.list, el("p.note", {}, "The first step's groups appear here as soon as they are scored and learned from."));
   fill(parts.rows);

@@ -124,12 +124,14 @@ def evaluation_prompt(request: Request, run_id: str, step: int, prompt: int, own
 
 @router.get("/runs/{run_id}/steps/{step}/groups")
 def groups(request: Request, run_id: str, step: int, owner: Owner, lab: TheLab) -> Response:
+    """What the step learned from. `use` counts from 1: a batch may serve `uses` steps, which then have the same groups."""
     store, run = lab.find(owner, run_id)
     record = store.step(run_id, step)
     if record is None:
         raise ActionError(f"Run {run.name} has no step {step}.", 404)
     return json_answer(request,
-                       {"run": run_id, "step": step, "attempt": run.attempt, "functions": views.functions(run.config, record.groups),
+                       {"run": run_id, "step": step, "attempt": run.attempt, "use": record.iteration + 1,
+                        "uses": run.config.get("num_iterations") or 1, "functions": views.functions(run.config, record.groups),
                         "groups": [views.group_view(group) for group in record.groups]})
 
 

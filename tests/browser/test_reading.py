@@ -16,7 +16,7 @@ from lab.presets import PRESETS
 from lab.records import Completion, Group, StepRecord
 from lab.web.form import read_form
 from tests.browser.conftest import DESK, PHONE, open_page, watched
-from tests.browser.made_runs import HOSTILE, hand_worked_group, hostile_group, metrics, scored, write_run, write_step
+from tests.browser.made_runs import CONFIG, HOSTILE, groups, hand_worked_group, hostile_group, metrics, scored, write_run, write_step
 
 MINUS = "\u2212"
 
@@ -197,6 +197,46 @@ def test_completions_that_grow_alike_are_a_warning(page, lab, owner):
     expect(page.locator(".lines-of header")).to_contain_text("10 of 24 texts differ")
     expect(page.locator(".lines-of header .chip")).to_be_visible()
     expect(page.locator(".lines-of header .chip")).to_have_attribute("title", re.compile("nothing left to compare"))
+
+
+@pytest.mark.parametrize("width", [1440, 1280, 390])
+def test_prompts_of_the_newest_step_can_be_read_whole(page, lab, owner, width):
+    """A sentence is whole in its line; a page of text is whole in the panel of the chosen group, if need be by scrolling."""
+    sentence, story = "Weng earns $12 an hour and babysat 50 minutes. How much did she earn?", "She sold half as many clips in May. " * 40
+    run = lab.store.create_run(CONFIG.to_dict(), name="wordy", owner=owner, status="stopped")
+    wordy = [replace(group, prompt=text) for group, text in zip(groups(1)[:3], (sentence, story, "1 + 1"), strict=True)]
+    lab.store.write_step(run, StepRecord(1, metrics(1), wordy), seconds=1.0)
+    page.set_viewport_size({"width": width, "height": 800})
+    open_page(page, lab, f"?run={run}&tab=train")
+    hidden = "node => Math.max(node.scrollWidth - node.clientWidth, node.scrollHeight - node.clientHeight)"
+    for number, text in enumerate((sentence, story)):
+        line = page.locator(f".lines .line[data-group='{number}']")
+        line.click()
+        whole = page.locator(".rows-of header .prompt")
+        expect(whole).to_have_text(text.strip())
+        assert whole.evaluate("node => node.scrollWidth <= node.clientWidth")
+        if text is sentence:
+            assert whole.evaluate(hidden) <= 0 and line.locator(".prompt").evaluate(hidden) <= 0
+        else:
+            assert whole.evaluate("node => getComputedStyle(node).overflowY") == "auto"
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_a_batch_that_serves_several_steps_is_said_to_be_the_same_groups(page, lab, owner):
+    config = replace(CONFIG, algorithm="ppo", num_iterations=2)
+    run = lab.store.create_run(config.to_dict(), name="twice", owner=owner, status="stopped")
+    for step in (1, 2):
+        lab.store.write_step(run, StepRecord(step, metrics(step), groups(1), iteration=step - 1), seconds=1.0)
+    open_page(page, lab, f"?run={run}&tab=train")
+    expect(page.locator(".newest .use")).to_have_text("use 2 of 2: the same groups as step 1")
+    page.get_by_role("tab", name="Lab").click()
+    expect(page.locator(".glass-head .summary")).to_contain_text("use 2 of 2: the same groups as step 1")
+    open_page(page, lab, f"?run={run}&tab=train&step=1")
+    expect(page.locator(".newest .use")).to_have_text("use 1 of 2: sampled for this step")
+    run = write_run(lab.store, owner=owner, steps=2, status="stopped")
+    open_page(page, lab, f"?run={run}&tab=train")
+    expect(page.locator(".newest header b").first).to_have_text("Newest step, 8 groups")
+    expect(page.locator(".newest .use")).to_have_text("")
 
 
 @pytest.mark.parametrize("way, shown", [("Plain path: this architecture does not run with shared prompts, it refuses.", True),
