@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from lab.config import LOSS_TYPES
+from lab.errors import Unreadable
 from lab.models.registry import ModelError
 from lab.records import ScoringFailed
 from lab.rewards import RewardError
@@ -181,6 +182,27 @@ def test_a_checkpoint_can_replace_an_older_one_and_holds_nothing_executable(make
     assert json.loads((tmp_path / "run" / "trainer.json").read_text())["step"] == 2
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
     assert {path.suffix for path in (tmp_path / "run").iterdir()} <= {".json", ".safetensors", ".md"}
+
+
+def test_only_a_checkpoint_is_replaced_when_saving(make_trainer, tmp_path, monkeypatch):
+    trainer = make_trainer()
+    mine, notes = tmp_path / "mine", tmp_path / "notes.txt"
+    mine.mkdir()
+    (mine / "thesis.tex").write_text("years of work")
+    notes.write_text("a few")
+    monkeypatch.chdir(mine)
+    for place in (mine, notes, ".", ""):
+        with pytest.raises(TrainingError, match="is there already and is no checkpoint of a run: name a new folder"):
+            trainer.save(place)
+    assert (mine / "thesis.tex").read_text() == "years of work" and notes.read_text() == "a few"
+    assert trainer.save("new/saved") == trainer.save("new/saved") == mine / "new" / "saved"  # a checkpoint is brought up to date
+    assert [path.name for path in (mine / "new").iterdir()] == ["saved"]
+
+
+@pytest.mark.parametrize(("place", "words"), [("a\0b", "holds a zero byte"), ("a" * 300, "cannot be written: File name too long")])
+def test_a_place_that_cannot_be_is_said_in_a_sentence(make_trainer, place, words):
+    with pytest.raises(Unreadable, match=words):
+        make_trainer().save(place)
 
 
 def test_not_a_checkpoint_is_said_in_a_sentence(policy, tmp_path):

@@ -27,7 +27,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from lab.config import DTYPES, REWARD_FIELDS, RunConfig, reward_name
-from lab.errors import Unreadable, read_text, shown_path
+from lab.errors import Unreadable, opening, read_text, shown_path
 from lab.models.registry import ModelError
 from lab.policy import MACHINE_THREADS, Policy
 from lab.records import Completion, Group
@@ -42,10 +42,13 @@ FORMAT = 2
 
 
 def save(trainer: Trainer, folder: Path) -> Path:
-    """Write `trainer` to `folder`, replacing what is there. Raises TrainingError if the disk is full."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    """Write `trainer` to `folder`, replacing a checkpoint that is there. Raises TrainingError for a full disk, and for a file or
+    folder of something else, which stays; Unreadable for what cannot be a folder."""
+    folder = folder.absolute()
     draft = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}")
-    draft.mkdir()
+    with opening(folder, to="written"):
+        _refuse_to_replace(folder)
+        draft.mkdir(parents=True)
     try:
         _write(trainer, draft)
         _put_in_place(draft, folder)
@@ -144,6 +147,12 @@ def _write(trainer: Trainer, folder: Path) -> None:
         state["batch"] = _batch_state(trainer.batch)
         save_file(_batch_tensors(trainer.batch), folder / "rollout.safetensors")
     (folder / "trainer.json").write_text(json.dumps(state, indent=1, default=str), encoding="utf-8")
+
+
+def _refuse_to_replace(folder: Path) -> None:
+    is_other = folder.is_dir() and any(folder.iterdir()) and not (folder / "trainer.json").is_file()
+    if folder.is_file() or is_other:
+        raise TrainingError(f"{folder} is there already and is no checkpoint of a run: name a new folder to save to.")
 
 
 def _put_in_place(draft: Path, folder: Path) -> None:
