@@ -54,6 +54,9 @@ def test_a_branch_stands_where_its_parent_stood_with_other_settings(parent, poli
     run = parent.store.run(branch(parent.store, parent.run, step=2, changes=dict(learning_rate=0.0, max_steps=9), name="twig"))
     assert (run.parent, run.parent_step, run.step, run.name, run.owner) == (parent.id, 2, 2, "twig", parent.run.owner)
     assert run.config["learning_rate"] == 0.0 and run.config["lora_r"] == 4
+    opened = open_run(run.id, parent.store.path.parent)
+    assert (opened.parent, opened.parent_step, parent.parent) == (parent.id, 2, None)
+    assert f"branched from {parent.id} at step 2" in repr(opened) and "branched" not in repr(parent)
     [(step, folder)] = RunFolder(parent.store, run.id).checkpoints()
     trainer = Trainer.load(folder, policy=policy, adapter="twig")
     assert (step, trainer.step, trainer.config.max_steps) == (2, 2, 9)

@@ -116,22 +116,29 @@ def open_run(name: str, runs_dir: str | os.PathLike | None = None) -> OpenRun:
 
 
 class OpenRun:
-    """A stored run. Frames are read once; open the run again to see later steps."""
+    """A stored run. Frames are read once; open the run again to see later steps.
+
+    A branch begins at `parent_step` of the run with the id `parent`, and holds the steps after it: for those before,
+    `open_run(run.parent)`. Both are None for a run of its own.
+    """
 
     def __init__(self, store: Store, run: Run):
         self.store, self.run = store, run
         self.id, self.name, self.status, self.config = run.id, run.name, run.status, run.config
+        self.parent, self.parent_step = run.parent, run.parent_step
 
     def __repr__(self) -> str:
-        return f"<run {self.name!r} ({self.id}): {self.status}, step {self.run.step}>"
+        branch = f", branched from {self.parent} at step {self.parent_step}" if self.parent else ""
+        return f"<run {self.name!r} ({self.id}): {self.status}, step {self.run.step}{branch}>"
 
     @property
     def folder(self) -> Path:
+        """Where its checkpoints, reward files and TRL's files are."""
         return RunFolder(self.store, self.id).path
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
-        """One row per step, TRL's metric names as columns."""
+        """One row per step, TRL's metric names as columns. A branch's rows begin after `parent_step`."""
         from lab.frames import metrics_frame
 
         return metrics_frame(self.store.steps_after(self.id, limit=None))
@@ -163,6 +170,7 @@ class OpenRun:
             yield self.step(int(row[0]), arrays=arrays)
 
     def step(self, step: int, *, arrays: bool = True) -> StepRecord:
+        """One step as the trainer gave it, with the token arrays. KeyError where the run has no such step."""
         found = self.store.step(self.id, step, arrays=arrays)
         if found is None:
             raise KeyError(f"Run {self.name!r} has no step {step}; its newest is {self.run.step}.")
