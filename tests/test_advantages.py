@@ -8,7 +8,7 @@ import torch
 from lab.rules.advantages import (
     ADVANTAGE_RULES,
     advantages_of,
-    kl_in_reward,
+    completion_kl,
     maxrl_advantages,
     normalize_then_sum,
     opo_advantages,
@@ -230,9 +230,14 @@ def test_character_positions_become_tokens():
 # ---------------------------------------------------------------- KL in the reward
 
 
-def test_kl_in_the_reward_is_the_sum_over_the_completion():
-    # k1 per token .3 and .1, padding ignored: 1 − .5 · .4 = .8
+def test_kl_in_the_reward_is_the_sum_over_the_completion_and_taken_off_the_total():
+    # k1 per token .3 and .1, padding ignored
     old = torch.tensor([[-1.0, -2.0, NAN]])
     ref = torch.tensor([[-1.3, -2.1, NAN]])
-    result = kl_in_reward(torch.tensor([1.0]), old, ref, torch.tensor([[1, 1, 0]]), beta=0.5)
-    assert result.tolist() == pytest.approx([0.8])
+    assert completion_kl(old, ref, torch.tensor([[1, 1, 0]])).tolist() == pytest.approx([0.4])
+    # totals 1 and .2 less .4 and .1 are .6 and .1: half their difference above and below their mean
+    _, advantages = advantages_of(
+        torch.tensor([[1.0], [0.2]]), torch.ones(1), group_ids=torch.zeros(2, dtype=torch.long), advantage_rule="grpo",
+        scale_rewards="none", multi_objective_aggregation="sum_then_normalize", penalty=torch.tensor([0.4, 0.1]),
+    )
+    assert advantages.tolist() == pytest.approx([0.25, -0.25])

@@ -284,6 +284,17 @@ def test_as_an_event_the_failure_can_be_answered_in_place(make_trainer):
     assert kinds.count(ScoringFailed) == 2 and kinds[-1] is StepRecord and kinds.count(GroupSampled) == 2
 
 
+def test_a_reward_that_the_advantage_rule_cannot_take_is_told_and_can_be_changed_like_a_broken_one(make_trainer):
+    def fewer(completions, **kwargs):
+        return [-float(i) for i in range(len(completions))]
+
+    trainer = make_trainer(rewards=(fewer,), advantage_rule="maxrl")
+    with pytest.raises(RewardError, match="MaxRL divides by the mean reward .* row 1 has -1. Choose rewards"):
+        next(trainer)
+    trainer.change(rewards=(letters,))
+    assert next(trainer).metrics["rewards/letters/mean"] > 0
+
+
 def test_a_reward_that_does_not_apply_is_no_zero(make_trainer):
     def sometimes(completions, **kwargs):
         return [None if i == 0 else float(i) for i in range(len(completions))]

@@ -15,7 +15,7 @@ import trl
 from datasets import Dataset
 
 from lab.grpo import combine_rewards, grpo_loss
-from lab.rules.advantages import kl_in_reward, rloo_advantages
+from lab.rules.advantages import completion_kl, rloo_advantages
 from tests import make_parity
 from tests.make_parity import GROUP_IDS, LATER_SETTINGS, MAX_LENGTH, NUM_GENERATIONS, PROMPTS, TOLERANCE
 
@@ -62,7 +62,7 @@ def our_advantages(oracle, batch, beta):
     totals = combine_rewards(rewards, torch.ones(2), group_ids=GROUP_IDS)
     with torch.no_grad():
         policy, reference = logps(oracle, batch, oracle.model), logps(oracle, batch, oracle.ref_model)
-    return rloo_advantages(kl_in_reward(totals, policy, reference, batch["completion_mask"], beta=beta), group_ids=GROUP_IDS)
+    return rloo_advantages(totals - beta * completion_kl(policy, reference, batch["completion_mask"]), group_ids=GROUP_IDS)
 
 
 def test_advantages_with_kl_in_the_reward_equal_trls(oracle, batch):

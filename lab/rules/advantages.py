@@ -24,13 +24,16 @@ def advantages_of(
     scale_rewards: str,
     multi_objective_aggregation: str,
     lengths: Tensor | None = None,
+    penalty: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Totals (N,) and advantages (N,) of rewards (N, F) by any rule; the one call a trainer needs.
 
-    `multi_objective_aggregation` "normalize_then_sum" is GDPO and leaves no room for a rule or a scaling.
-    `lengths` (N,) in tokens are needed by "opo" only.
+    `multi_objective_aggregation` "normalize_then_sum" is GDPO and leaves no room for a rule, a scaling or a penalty.
+    `lengths` (N,) in tokens are needed by "opo" only. `penalty` (N,) is taken off the totals: beta times `completion_kl`.
     """
     totals = combine_rewards(rewards_per_func, weights, group_ids=group_ids)
+    if penalty is not None:
+        totals = totals - penalty
     if multi_objective_aggregation == "normalize_then_sum":
         return totals, normalize_then_sum(rewards_per_func, weights, group_ids=group_ids)
     if multi_objective_aggregation != "sum_then_normalize":
@@ -45,6 +48,10 @@ def advantages_of(
 
 
 # ---------------------------------------------------------------- rules for one total per completion
+
+
+class NegativeReward(ValueError):
+    """A rule that divides by the mean reward was given one below 0."""
 
 
 def grpo_advantages(rewards: Tensor, *, group_ids: Tensor, scale_rewards: str, **_) -> Tensor:
@@ -72,7 +79,7 @@ def maxrl_advantages(rewards: Tensor, *, group_ids: Tensor, **_) -> Tensor:
     """
     if (rewards < 0).any():
         row = int((rewards < 0).nonzero()[0])
-        raise ValueError(f"MaxRL divides by the mean reward and needs rewards of at least 0; row {row} has {rewards[row]:g}.")
+        raise NegativeReward(f"MaxRL divides by the mean reward and needs rewards of at least 0; row {row} has {rewards[row]:g}.")
     groups = group_stats(rewards, group_ids=group_ids)
     mean = groups.mean[groups.index]
     return zero_without_signal((wide(rewards) - mean) / mean, groups).to(rewards.dtype)
@@ -190,12 +197,9 @@ def check_steps(step_rewards: Tensor, step_rows: Tensor, step_ends: Tensor, comp
 # ---------------------------------------------------------------- KL in the reward
 
 
-def kl_in_reward(
-    rewards: Tensor, old_per_token_logps: Tensor, ref_per_token_logps: Tensor, completion_mask: Tensor, *, beta: float
-) -> Tensor:
-    """r − β Σ_t (log π_old − log π_ref) (N,): the penalty where RLHF before GRPO put it (arXiv 2203.02155, RLOO).
+def completion_kl(old_per_token_logps: Tensor, ref_per_token_logps: Tensor, completion_mask: Tensor) -> Tensor:
+    """Σ_t (log π_old − log π_ref) (N,), in nats: beta times it is what RLHF before GRPO took off a reward (arXiv 2203.02155, RLOO).
 
     The sum of k1 over the completion is an unbiased estimate of its KL. As part of the reward it needs no gradient.
     """
-    k1 = (old_per_token_logps - ref_per_token_logps).detach().where(completion_mask.bool(), 0.0)
-    return rewards - beta * k1.sum(-1)
+    return (old_per_token_logps - ref_per_token_logps).detach().where(completion_mask.bool(), 0.0).sum(-1)

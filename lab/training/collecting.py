@@ -21,6 +21,7 @@ from lab.records import AwaitingScores, Event, Group, GroupScored, ScoringFailed
 from lab.rewards import Reward, RewardError
 from lab.rewards.by_hand import Rating, ScoreError, checked_ratings, criteria_of
 from lab.rollout import Rollout, SamplingSettings
+from lab.rules.advantages import completion_kl
 from lab.tasks import Task
 from lab.training.resampling import HardPrompts, put_in_place, sample_again
 from lab.training.sampling import sample_groups, score_groups, seeded
@@ -102,23 +103,32 @@ class Collecting:
     def _score(self) -> Generator[Event, None, None]:
         """Rewards and advantages; dead groups are sampled again first, where that is wanted."""
         batch = self.batch
-        yield from self._fill_rewards()
-        advantages = self._weigh()
+        advantages = yield from self._weighed()
         while dead := self._groups_to_sample_again():
             yield from self._sample_again(dead)
-            yield from self._fill_rewards()
-            advantages = self._weigh()
+            advantages = yield from self._weighed()
         if self.config.dead_groups == "replace":
             self.hard_prompts.remember(batch.groups)
         batch.advantages = advantages
         for group in batch.groups:
             yield GroupScored(self.step + 1, group)
 
+    def _weighed(self) -> Generator[Event, None, Tensor]:
+        """Rewards and their advantages. A function that breaks, or rewards that the rule cannot take, are told and tried again."""
+        while True:
+            try:
+                yield from self._fill_rewards()
+                return self._weigh()
+            except RewardError as error:
+                self.batch.logged = None
+                yield ScoringFailed(self.step + 1, error)
+                self._apply_changes()
+
     def _weigh(self) -> Tensor:
         batch, config, kl = self.batch, self.config, None
         if config.kl_placement == "reward":
             batch.old_logps, _ = self.policy.frozen_logps(batch.rollout, self.adapter, max_tokens=config.micro_batch_tokens)
-            kl = (batch.old_logps - self._ref_logps()).sum(1)
+            kl = completion_kl(batch.old_logps, self._ref_logps(), batch.rollout.completion_mask)
         return weigh(batch.groups, batch.rollout, config, decode=self.policy.decode, kl=kl)
 
     def _ref_logps(self) -> Tensor:
@@ -147,13 +157,8 @@ class Collecting:
 
     def _fill_rewards(self) -> Generator[Event, None, None]:
         batch = self.batch
-        while batch.logged is None:
-            if waiting := self.waiting:
-                yield AwaitingScores(self.step + 1, waiting, criteria_of(self.rewards))
-                self._apply_changes()
-                continue
-            try:
-                batch.logged = yield from score_groups(batch.groups, self.rewards, self.config, step=self.step)
-            except RewardError as error:
-                yield ScoringFailed(self.step + 1, error)
-                self._apply_changes()
+        while waiting := self.waiting:
+            yield AwaitingScores(self.step + 1, waiting, criteria_of(self.rewards))
+            self._apply_changes()
+        if batch.logged is None:
+            batch.logged = yield from score_groups(batch.groups, self.rewards, self.config, step=self.step)

@@ -18,6 +18,7 @@ from lab.policy import Policy
 from lab.records import Completion, Event, Group, GroupSampled, GroupScored, TokensSampled
 from lab.rewards import Reward, TrainerState, resolve, scoring
 from lab.rollout import Progress, Rollout, SamplingSettings, sample
+from lab.rules.advantages import completion_kl
 from lab.training.weigh import weigh
 
 PREFILL_TOKENS = 16  # of the prompt's end: as many as a tag with white space may take
@@ -42,7 +43,7 @@ def sample_group(
         if reference != adapter:
             ref_logps, _ = policy.frozen_logps(rollout, reference, max_tokens=config.micro_batch_tokens)
         attach(groups, rollout, logps=logps, old_logps=logps, ref_logps=ref_logps, entropy=entropy)
-        kl = (logps - ref_logps).sum(1) if config.kl_placement == "reward" else None
+        kl = completion_kl(logps, ref_logps, rollout.completion_mask) if config.kl_placement == "reward" else None
     yield from scoring(resolve(config.rewards), config.weights, groups, system_prompt=config.system_prompt)
     weigh(groups, rollout, config, decode=policy.decode, kl=kl)
     for group in groups:

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from lab.config import RunConfig
 from lab.records import Completion, Group
+from lab.rewards import RewardError, summarise
 from lab.rollout import Rollout
-from lab.rules.advantages import ADVANTAGE_RULES, advantages_of, process_advantages, step_end_tokens
-from lab.rules.groups import combine_rewards
+from lab.rules.advantages import NegativeReward, advantages_of, process_advantages, step_end_tokens
 
 
 def weigh(groups: Sequence[Group], rollout: Rollout, config: RunConfig, *, decode: Callable[[list[int]], str],
@@ -27,7 +27,7 @@ def weigh(groups: Sequence[Group], rollout: Rollout, config: RunConfig, *, decod
     Functions that rewarded whole completions and functions that rewarded steps each give their part, and the parts are
     added, a step function's times its weight. `kl` (N,) in nats is taken off the rewards times beta. A completion's own
     `advantage` is then the mean over its tokens, and the array `advantages` has every token's. A group is dead if no
-    token of it has an advantage.
+    token of it has an advantage. Raises RewardError for rewards that the advantage rule cannot take.
     """
     completions = [c for group in groups for c in group.completions]
     rows = torch.arange(len(groups)).repeat_interleave(torch.tensor([len(group.completions) for group in groups]))
@@ -52,8 +52,6 @@ def weigh(groups: Sequence[Group], rollout: Rollout, config: RunConfig, *, decod
 
 def take_off(groups: Sequence[Group], penalties: Tensor) -> None:
     """Lower each completion's reward by its KL penalty (N,), which its `extra` then names; mean and std follow."""
-    from lab.rewards import summarise
-
     completions = [c for group in groups for c in group.completions]
     for completion, penalty in zip(completions, penalties.tolist(), strict=True):
         completion.extra["kl_penalty"] = penalty
@@ -73,14 +71,13 @@ def _of_whole_completions(completions: Sequence[Completion], rows: Tensor, stepw
     weight_of = dict(zip(completions[0].rewards, config.weights, strict=True))
     weights = torch.tensor([weight_of[name] for name in names], dtype=torch.float64)
     lengths = torch.tensor([len(c.token_ids) for c in completions])
-    if penalty is None:
+    try:
         return advantages_of(
             rewards, weights, group_ids=rows, advantage_rule=config.advantage_rule, scale_rewards=config.scale_rewards,
-            multi_objective_aggregation=config.multi_objective_aggregation, lengths=lengths,
+            multi_objective_aggregation=config.multi_objective_aggregation, lengths=lengths, penalty=penalty,
         )[1]
-    totals = combine_rewards(rewards, weights, group_ids=rows) - penalty
-    rule = ADVANTAGE_RULES[config.advantage_rule]
-    return rule(totals, group_ids=rows, scale_rewards=config.scale_rewards, lengths=lengths)
+    except NegativeReward as error:
+        raise RewardError("", None, f"{error} Choose rewards and weights that never fall below 0, or another advantage_rule.") from error
 
 
 def _of_steps(name: str, completions: Sequence[Completion], rows: Tensor, mask: Tensor, config: RunConfig,
