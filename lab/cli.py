@@ -58,6 +58,7 @@ class OpenArguments:
 
 
 def open_lab(argv: list[str]) -> int:
+    """Serve the page on 127.0.0.1 until Ctrl-C, and open a browser at it."""
     from lab.web import serve
 
     arguments = tyro.cli(OpenArguments, prog="grpo-lab", args=argv)
@@ -86,6 +87,7 @@ def train_arguments() -> type:
 
 
 def train(argv: list[str]) -> int:
+    """Train as flags, then a TOML file, then a preset say, in this order of weight; every step goes to the store."""
     kind = train_arguments()
     first = tyro.cli(kind, prog="grpo-lab train", args=argv)
     defaults = {**_preset(first.preset), **_toml(first.config)}
@@ -180,6 +182,8 @@ def _flag_help(f: dataclasses.Field) -> str:
 
 @dataclasses.dataclass
 class NoArguments:
+    """For a command without any: it still has --help, and refuses what it does not know."""
+
     pass
 
 
@@ -225,6 +229,7 @@ class BenchArguments:
 
 
 def bench(argv: list[str]) -> int:
+    """Measure a step beside TRL's and print the table; `--json` keeps everything that was measured."""
     arguments = tyro.cli(BenchArguments, prog="grpo-lab bench", args=argv)
     from lab.bench import QUICK, Work, measure, table
 

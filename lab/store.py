@@ -53,6 +53,7 @@ class Store(Database):
         return run
 
     def run(self, run: str) -> Run | None:
+        """The run with this id; None for an unknown one."""
         return _one(self.runs(run=run))
 
     def runs(self, *, owner: str | None = None, name: str | None = None, run: str | None = None) -> list[Run]:
@@ -205,6 +206,7 @@ class Store(Database):
             _end_rollout(db, rollout, status, error)
 
     def rollout(self, rollout: int) -> Rollout | None:
+        """The rollout with this number; None for an unknown one."""
         with self._read() as db:
             row = db.execute("SELECT * FROM rollouts WHERE id=?", (rollout,)).fetchone()
             return record_of(Rollout, row) if row else None
@@ -267,6 +269,7 @@ class Store(Database):
                        (status, to_json({**json.loads(before), **(result or {})}), error, time.time(), command))
 
     def command(self, command: int) -> Command | None:
+        """The command with this number as it stands now; None for an unknown one."""
         with self._read() as db:
             row = db.execute("SELECT * FROM commands WHERE id=?", (command,)).fetchone()
             return record_of(Command, row) if row else None
@@ -286,6 +289,7 @@ class Store(Database):
     # -- events
 
     def add_event(self, run: str, step: int, kind: str, data: dict[str, Any] | None = None, *, attempt: int | None = None) -> None:
+        """Note that something happened to the run; `attempt` None is its newest. KeyError for an unknown run."""
         with self._write() as db:
             _, newest = self._owner_and_attempt(db, run)
             db.execute("INSERT INTO events VALUES (NULL,?,?,?,?,?,?)",
@@ -320,6 +324,7 @@ class Store(Database):
             db.execute("UPDATE processes SET error=?, traceback=? WHERE role=?", (error, traceback, role))
 
     def process(self, role: str) -> Process | None:
+        """The last sign of life of "engine" or "web"; None if there never was one."""
         with self._read() as db:
             row = db.execute("SELECT * FROM processes WHERE role=?", (role,)).fetchone()
             return record_of(Process, row) if row else None

@@ -61,6 +61,8 @@ class Column:
 
 @dataclasses.dataclass
 class HostileRow:
+    """One text of the hostile set and what each function gave it; `values` are in the order of the functions, None where one failed."""
+
     attempt: Attempt
     values: list[float | None]
     total: float | None
@@ -81,6 +83,7 @@ class BenchResult:
 
     @property
     def names(self) -> list[str]:
+        """The functions' names, in the order in which they were given."""
         return [column.name for column in self.columns]
 
     @cached_property
@@ -97,6 +100,7 @@ class BenchResult:
 
     @cached_property
     def totals(self) -> list[list[float | None]]:
+        """totals[group][completion]: the weighted reward as training counts it; None where no function applies."""
         return relative.totals_of(self.weighed_rows, self.weights)
 
     @cached_property

@@ -7,6 +7,7 @@ LONGEST = 2000  # characters; what is longer is an attack, not an answer
 
 
 def check(completions, tasks, answers, metadata, **kwargs):
+    """reasoning-gym's own mark for each answer, from 0 to 1. It may run the answer as Python, hence only in a locked worker."""
     return [_marks(given, task, answer, extra) for given, task, answer, extra in zip(completions, tasks, answers, metadata, strict=True)]
 
 

@@ -4,6 +4,7 @@ import json
 
 
 def check(completions, schema, **kwargs):
+    """1.0 for each text that is JSON and fits its schema (both come as text), else 0.0."""
     return [float(_fits(json.loads(text), json.loads(wanted))) for text, wanted in zip(completions, schema, strict=True)]
 
 

@@ -7,6 +7,7 @@ MOST_DIGITS = 40
 
 
 def check(completions, expected, **kwargs):
+    """1.0 where math-verify takes the given expression for the expected one, else 0.0. It can hang, hence in a worker."""
     logging.getLogger("math_verify").setLevel(logging.CRITICAL)
     return [float(_same(given, right)) for given, right in zip(completions, expected, strict=True)]
 

@@ -4,6 +4,7 @@ import re
 
 
 def check(completions, pattern, whole, ignore_case, **kwargs):
+    """1.0 where the row's pattern is found (`whole`: matches all of the text), else 0.0. A pattern can hang, hence in a worker."""
     return [float(_found(*row)) for row in zip(completions, pattern, whole, ignore_case, strict=True)]
 
 

@@ -20,6 +20,7 @@ def builtin(factory: Callable[..., RewardFunction]) -> Callable[..., RewardFunct
 
 
 def texts_of(completions: Sequence[Any]) -> list[str]:
+    """The text of each completion, whichever form they arrived in."""
     return [text_of(completion) for completion in completions]
 
 
@@ -55,10 +56,12 @@ def groups_of(group_ids: Sequence[int]) -> Iterator[list[int]]:
 
 
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
+    """ValueError for a parameter that is none of its choices; it becomes a RewardNotFound that names the reward."""
     if value not in choices:
         raise ValueError(f"{name} is {value!r}: choose one of {', '.join(choices)}.")
 
 
 def check_positive(name: str, value: float) -> None:
+    """ValueError for a parameter that is no number above 0."""
     if isinstance(value, str) or not value > 0:
         raise ValueError(f"{name} is {value!r}: a number above 0 is needed.")

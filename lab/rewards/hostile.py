@@ -16,6 +16,8 @@ FILLER = "Let me think about this carefully, step by step, because it matters. "
 
 @dataclass(frozen=True)
 class Attempt:
+    """A text that should earn nothing, or the honest one beside them."""
+
     kind: str  # in a few words
     text: str
     why: str  # what a reward that pays for it has overlooked
@@ -35,6 +37,7 @@ def hostile_set(prompt: str, row: dict[str, Any]) -> list[Attempt]:
 
 
 def answer_of(row: dict[str, Any]) -> str | None:
+    """The row's answer as text; None where there is none that could be written down."""
     value = row.get("answer")
     return str(value) if isinstance(value, (str, int, float)) and str(value).strip() else None
 

@@ -14,11 +14,13 @@ LONGEST_REPLY = 200_000  # characters that are kept
 
 
 def main():
+    """Reads one job as JSON from standard input and writes the replies, in order, as JSON to standard output."""
     job = json.loads(sys.stdin.buffer.read())
     sys.stdout.write(json.dumps(asyncio.run(all_calls(job))))
 
 
 async def all_calls(job):
+    """The replies to all prompts of a job, in order, at most `parallel` requests at a time: {text} or {error}."""
     import httpx
 
     headers = {"authorization": f"Bearer {job['key']}"} if job["key"] else {}
@@ -60,6 +62,7 @@ async def ask(client, job, body):
 
 
 def asked_pause(answer, pause):
+    """Seconds to wait before another try: what the server asks for in `retry-after`, else `pause`."""
     try:
         return max(0.0, float(answer.headers["retry-after"]))
     except (KeyError, ValueError):
@@ -67,6 +70,7 @@ def asked_pause(answer, pause):
 
 
 def read(answer):
+    """{text} of an answer in OpenAI's form, or {error} in a sentence."""
     try:
         text = answer.json()["choices"][0]["message"]["content"]
     except (ValueError, LookupError, TypeError):

@@ -34,6 +34,8 @@ class LockedCheck:
 
     def __call__(self, texts: Sequence[str], *, at: Sequence[int] | None = None, of: int | None = None, log_extra: Callable | None = None,
                  **columns: Sequence[Any]) -> list[float | None]:
+        """One value per text: 0.0 where the check hung on it, None where too many had hung before it. `at` and `of` place the texts
+        among all completions, for `log_extra`."""
         verdicts: list[float | None] = [None] * len(texts)
         parts, hung = [list(range(len(texts)))], []
         while parts and len(hung) < MOST_HANGS:

@@ -38,6 +38,7 @@ class Statistics:
     length_correlation: float | None
 
     def to_dict(self) -> dict[str, float | None]:
+        """Plain JSON values by name, for the page."""
         return asdict(self)
 
 
@@ -116,6 +117,7 @@ def variance_shares(rows: Sequence[Sequence[Sequence[float | None]]], weights: S
 
 
 def totals_of(rows: Sequence[Sequence[Sequence[float | None]]], weights: Sequence[float]) -> list[list[float | None]]:
+    """[group][completion] totals from [group][completion][function] values; see `group_totals` for what None does."""
     return [group_totals(group, weights) for group in rows]
 
 

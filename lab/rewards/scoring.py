@@ -126,6 +126,7 @@ def _std(values: Sequence[float]) -> float:
 
 
 def batch_of(groups: Sequence[Group], trainer_state: TrainerState, system_prompt: str | None) -> Batch:
+    """The groups' completions as one scoring call sees them, group after group; the rows' own columns are repeated for each."""
     pairs: list[tuple[Group, Completion]] = [(group, completion) for group in groups for completion in group.completions]
     names = dict.fromkeys(name for group in groups for name in group.row)
     columns = {name: [group.row.get(name) for group, _ in pairs] for name in names if name not in _NOT_COLUMNS}

@@ -42,11 +42,14 @@ class Found:
 
 @dataclass(frozen=True)
 class Check:
+    """What `check_source` found in a file, without running it."""
+
     problems: list[Problem] = field(default_factory=list)
     functions: list[Found] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
+        """Whether nothing found would keep it from being a reward; warnings do not."""
         return not any(problem.severity == "error" for problem in self.problems)
 
     @property
@@ -55,6 +58,7 @@ class Check:
         return self.functions[-1] if self.functions else None
 
     def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values for the page, with the name of the function that is meant."""
         return {"ok": self.ok, "name": self.main.name if self.main else None, **asdict(self)}
 
 

@@ -30,6 +30,7 @@ class Change:
 
     @property
     def words(self) -> str:
+        """The change as a person reads it: what, from which value to which."""
         return f"{self.what} {self.before or 'none'} to {self.after or 'none'}"
 
 

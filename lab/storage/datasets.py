@@ -47,6 +47,7 @@ class Datasets(Database):
 
     @classmethod
     def beside(cls, runs_dir: str | os.PathLike) -> Datasets:
+        """The data sets of a runs folder."""
         return cls(Path(runs_dir) / FILE_NAME)
 
     def add(self, name: str, rows: list[dict[str, Any]], meta: dict[str, Any], *, owner: str = LOCAL_OWNER) -> Dataset:
@@ -72,6 +73,7 @@ class Datasets(Database):
         return next((found for found in self.of(owner) if dataset in (found.id, found.task)), None)
 
     def rows(self, dataset: Dataset) -> list[dict[str, Any]]:
+        """All rows of a data set, held-out ones included, in the file's order."""
         with dataset.file.open(encoding="utf-8") as file:
             return [json.loads(line) for line in file]
 
@@ -118,6 +120,7 @@ class Datasets(Database):
 
 
 def jsonl_text(rows: Iterable[dict[str, Any]]) -> str:
+    """Rows as JSONL, a line each."""
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 

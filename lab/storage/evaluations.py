@@ -31,6 +31,7 @@ class Evaluation:
 
 
 def insert_evaluation(db: sqlite3.Connection, owner: str, run: str, attempt: int, record: EvaluationRecord, now: float) -> None:
+    """An evaluation as a row and its answers as rollouts of their own; token arrays are not kept."""
     rollouts = {}
     for name in ("greedy", "sampled"):
         groups = getattr(record, name)

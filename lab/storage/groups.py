@@ -16,6 +16,7 @@ from lab.storage.rows import to_json
 
 
 def insert_groups(db: sqlite3.Connection, rollout: int, groups: list[Group], tokens: bool) -> None:
+    """Groups and completions of a rollout; with `tokens` their token arrays as well."""
     db.executemany("INSERT INTO groups VALUES (?,?,?,?,?,?,?,?)",
                    [(rollout, g.index, g.prompt, _ids(g.prompt_ids), to_json(g.row), g.mean, g.std, g.dead) for g in groups])
     db.executemany("INSERT INTO completions VALUES (?,?,?,?,?,?,?,?,?,?,?,?)",
@@ -26,6 +27,7 @@ def insert_groups(db: sqlite3.Connection, rollout: int, groups: list[Group], tok
 
 
 def insert_arrays(db: sqlite3.Connection, rollout: int, groups: list[Group], iteration: int, skip: tuple[str, ...] = ()) -> None:
+    """Token arrays of every completion, as of this use of the rollout; those named in `skip` did not change."""
     db.executemany("INSERT INTO token_arrays VALUES (?,?,?,?,?,?,?)",
                    [(rollout, g.index, c.index, name, iteration, *_array(name, c.arrays))
                     for g in groups for c in g.completions for name in c.arrays if name not in skip])

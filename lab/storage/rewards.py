@@ -41,6 +41,7 @@ class Version:
 
     @property
     def label(self) -> str:
+        """`name@version`, as settings name it."""
         return f"{self.name}@{self.version}"
 
 
@@ -49,13 +50,16 @@ class RewardShelf(Database):
 
     @classmethod
     def beside(cls, runs_dir: str | os.PathLike) -> RewardShelf:
+        """The shelf of a runs folder."""
         return cls(Path(runs_dir) / FILE_NAME)
 
     def save_draft(self, owner: str, source: str, name: str = "draft") -> None:
+        """Keep a draft, in place of the owner's last one of this name."""
         with self._write() as db:
             db.execute("INSERT OR REPLACE INTO reward_drafts VALUES (?,?,?,?)", (owner, name, source, time.time()))
 
     def draft(self, owner: str, name: str = "draft") -> str | None:
+        """The draft as it was last saved; None where there is none."""
         with self._read() as db:
             row = db.execute("SELECT source FROM reward_drafts WHERE owner=? AND name=?", (owner, name)).fetchone()
             return row["source"] if row else None

@@ -29,10 +29,12 @@ class Difficulty:
 
     @property
     def pass_rate(self) -> float | None:
+        """p = s / K; None where no sample could be judged."""
         return self.passed / self.samples if self.samples else None
 
     @property
     def has_signal(self) -> bool:
+        """0 < p < 1: a group of this prompt's completions can differ."""
         return 0 < self.passed < self.samples
 
 
@@ -58,6 +60,7 @@ class Scan:
         return [prompt.row for prompt in self.prompts if prompt.pass_rate is not None and low <= prompt.pass_rate <= high]
 
     def easiest_first(self) -> list[int]:
+        """Rows by falling pass rate, without those that could not be judged."""
         judged = [prompt for prompt in self.prompts if prompt.pass_rate is not None]
         return [prompt.row for prompt in sorted(judged, key=lambda prompt: (-prompt.pass_rate, prompt.row))]
 
@@ -87,8 +90,10 @@ def live_probability(passed: int, samples: int, num_generations: int) -> float:
 
 
 def as_json(difficulty: Difficulty) -> dict[str, Any]:
+    """A difficulty as plain values, for the store and the page."""
     return vars(difficulty)
 
 
 def scan_of(found: list[dict[str, Any]]) -> Scan:
+    """A scan from what `as_json` gave."""
     return Scan([Difficulty(**entry) for entry in found])

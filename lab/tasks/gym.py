@@ -53,6 +53,7 @@ REWARD = "gym_score"
 
 
 def is_installed() -> bool:
+    """Whether reasoning-gym is there (the extra `gym`), without importing it."""
     return importlib.util.find_spec("reasoning_gym") is not None
 
 

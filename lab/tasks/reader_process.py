@@ -13,6 +13,7 @@ HOME = Path(__file__).resolve().parents[2]
 
 
 def main():
+    """Do what the first argument says and write a table, or {error: sentence}, as JSON to standard output."""
     setup = json.loads(sys.argv[1])
     sys.path[0] = str(HOME)  # this folder itself has modules that must not stand in for others
     output, sys.stdout = sys.stdout, sys.stderr  # what libraries print is no answer
@@ -27,6 +28,7 @@ def main():
 
 
 def read_file(setup):
+    """The table in the bytes on standard input, read behind the lock where this machine has one."""
     from lab.tasks.tables import Limits, table_of
 
     if setup["name"].lower().endswith(".parquet"):
@@ -42,12 +44,14 @@ def read_file(setup):
 
 
 def read_hub(setup):
+    """Rows of a Hub data set; not locked, as it needs the network."""
     from lab.tasks.hub import read_hub
 
     return vars(read_hub(setup["id"], setup["config"], setup["split"], rows=setup["rows"]))
 
 
 def draw(setup):
+    """Rows and held-out rows of a built-in task or one of reasoning-gym's."""
     from lab.tasks import load_task
 
     task = load_task(setup["task"])

@@ -128,6 +128,7 @@ class Counted:
         self.name, self.limits, self.rows, self.size = name, limits, 0, 0
 
     def take(self, row: dict[str, Any], where: str) -> dict[str, Any]:
+        """The row, once counted and measured; TaskError, which names `where`, as soon as a limit is passed."""
         self.rows += 1
         if self.rows > self.limits.rows:
             raise TaskError(f"{self.name} has more than {self.limits.rows:,} rows: take a part of it.")

@@ -102,6 +102,7 @@ class Critic:
             self.optimizer.state[parameter][moment] = value.clone().to("cpu" if moment == "step" else parameter.device)
 
     def close(self) -> None:
+        """Take the critic's adapter off the policy."""
         self.policy.remove_adapter(self.adapter)
 
     def _values(self, rollout: Rollout) -> Tensor:

@@ -34,6 +34,7 @@ class PPOTrainer(Trainer):
         self.critic = Critic(self.policy, f"{adapter}-critic", config)
 
     def close(self) -> None:
+        """Take the run's adapters, the critic's among them, off the policy."""
         super().close()
         self.critic.close()
 

@@ -54,6 +54,7 @@ class RewardSeen:
 
     @property
     def is_constant(self) -> bool:
+        """It gave the same to every completion it applied to, up to float noise."""
         return self.applied > 0 and self.highest - self.lowest <= DEAD_TOLERANCE
 
 
@@ -71,9 +72,11 @@ class Preflight:
 
     @property
     def can_learn(self) -> bool:
+        """Nothing seen would keep the run from learning."""
         return not self.stop
 
     def summary(self) -> str:
+        """Groups with signal and completions that ended, in one sentence."""
         ended = self.completions - self.cut_off
         if self.rewards and all(seen.mean is None for seen in self.rewards):  # scored by hand: nobody knows yet
             return f"{ended} of {self.completions} completions ended."
@@ -84,6 +87,7 @@ class Preflight:
         return {**asdict(self), "summary": self.summary(), "can_learn": self.can_learn}
 
     def print(self) -> None:
+        """The summary, every function's range with its best and worst completion, and all sentences."""
         print(f"Pre-flight: {self.summary()}")
         for seen in self.rewards:
             print(f"  {seen.name}: " + ("applied to nothing" if seen.mean is None else

@@ -31,6 +31,8 @@ SUSPICIOUS = re.compile(r"\b(sys\.exit|os\._exit|os\.kill|__eq__|sys\._getframe|
 
 @dataclass(frozen=True)
 class CodeLimits:
+    """What one program that a model wrote may use, and how many run at a time."""
+
     cpu_seconds: int = 2  # of one program with all its tests; kept by the kernel
     wall_seconds: float = 10.0  # sleeping counts too
     memory_bytes: int = 512 << 20
@@ -100,6 +102,7 @@ class CodeHost:
         return self._server.pid
 
     def close(self):
+        """End the fork server and every program; a later call starts it again."""
         with self._turn:
             self._server.stop()
 

@@ -44,6 +44,8 @@ class Child:
 
 
 class CodeServer:
+    """The lab's end of the fork server: its process, its socket, and its children by number."""
+
     def __init__(self):
         self._process = self._pid = self._socket = None
         self._children = {}  # number → Child
@@ -51,10 +53,12 @@ class CodeServer:
 
     @property
     def running(self):
+        """Whether the server's process is there."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def pid(self):
+        """The server's process id; None where it does not run."""
         return self._pid if self.running else None
 
     def start(self, setup, reply_bytes):
@@ -105,6 +109,7 @@ class CodeServer:
         return next(iter(self._ready()), None)
 
     def send_job(self, child, job, now):
+        """Give a waiting child its program and tests. One that has ended already is told by its exit message."""
         child.started = now
         try:
             write_all(child.job, encode_frame(job))
@@ -118,6 +123,7 @@ class CodeServer:
             self._socket.send(json.dumps({"kill": child.pid}).encode())
 
     def forget(self, child):
+        """Close the pipes of a child whose result is known, or no longer wanted."""
         self._children.pop(child.number, None)
         os.close(child.job)
         os.close(child.reply)

@@ -28,6 +28,7 @@ MESSAGE_BYTES = 1 << 16
 
 
 def main():
+    """Import what programs may need, shut all files but Python's own, then fork a child for each pair of pipes that arrives."""
     lab = socket.socket(fileno=0)
     setup = json.loads(lab.recv(MESSAGE_BYTES))
     lockdown.die_with(setup["parent"])
@@ -70,6 +71,7 @@ def ring_when_children_end():
 
 
 def report_ended(lab, children):
+    """Tell the lab of every child that has ended: exit status and CPU seconds."""
     while children:
         pid, status, usage = os.wait4(-1, os.WNOHANG)
         if pid == 0:
@@ -79,6 +81,7 @@ def report_ended(lab, children):
 
 
 def fork_child(fds, nowhere, setup, files_are_shut):
+    """A child that runs one program and never returns here; the server gets its process id."""
     server = os.getpid()
     pid = os.fork()
     if pid == 0:

@@ -91,6 +91,7 @@ def die_with(parent_pid):
 
 
 def limit_resources(memory_bytes, cpu_seconds):
+    """Kernel limits that cannot be raised again: memory, files (none written), stack, descriptors, CPU seconds."""
     import resource
 
     limits = {resource.RLIMIT_AS: memory_bytes, resource.RLIMIT_FSIZE: 0, resource.RLIMIT_CORE: 0,

@@ -17,6 +17,7 @@ JOB, REPLY = 0, 3
 
 
 def run(setup, files_are_shut):
+    """In the child: lock what is left open, say so, then read one job, run it and write the result."""
     kind = lockdown.shut_the_rest(files_are_shut, memory_bytes=setup["memory_bytes"], cpu_seconds=setup["cpu_seconds"],
                                   threads=False, strongest=setup["strongest"])
     protocol.write_frame(REPLY, {"lock": kind, "cpu_seconds": time.process_time()})
@@ -36,10 +37,12 @@ def run(setup, files_are_shut):
 
 
 def execute(source, filename, namespace):
+    """Run source as a module's top level in `namespace`; tracebacks name `filename`."""
     exec(compile(source, filename, "exec", dont_inherit=True), namespace)
 
 
 def evaluate(setup_source, call, namespace):
+    """The value of one call of a test, tagged as a plain value, in a copy of the program's namespace."""
     namespace = dict(namespace)
     execute(setup_source, "test.py", namespace)
     return plain_values.tagged(eval(compile(call, "test.py", "eval", dont_inherit=True), namespace))

@@ -36,6 +36,8 @@ _spawner_lock = threading.Lock()
 
 @dataclass(frozen=True)
 class Deadline:
+    """How much a request may use: CPU seconds of the worker, and seconds by the clock, which sleeping uses up too."""
+
     cpu_seconds: float
     wall_seconds: float
 
@@ -77,6 +79,7 @@ class Worker:
 
     @property
     def alive(self):
+        """Whether the process is still there."""
         return not self._has_ended()
 
     def ask(self, identity, frame, deadline):
@@ -243,6 +246,7 @@ class Output:
         self._thread.start()
 
     def begin(self):
+        """Forget what earlier requests printed."""
         with self._changed:
             self._head, self._tail, self._count, self._marked = bytearray(), bytearray(), 0, None
 
@@ -253,6 +257,7 @@ class Output:
                 self._changed.wait_for(lambda: self._count >= count, timeout=1)
 
     def text(self):
+        """The first kilobytes printed since `begin`, and how many bytes came after them."""
         with self._changed:
             text, dropped = self._head.decode("utf-8", "replace"), self._count - len(self._head)
         return text if dropped <= 0 else f"{text}\n… ({dropped:,} more bytes were printed)"
@@ -263,19 +268,23 @@ class Output:
             return self._head[: self._marked].decode("utf-8", "replace")
 
     def tail_text(self):
+        """The last kilobytes printed: what a crash leaves is at the end."""
         with self._changed:
             return self._tail.decode("utf-8", "replace")
 
     def mark(self):
+        """From here on a dump of faulthandler's is expected."""
         with self._changed:
             self._marked = self._count
 
     def since_mark(self):
+        """What was printed since `mark`, as far as it is kept."""
         with self._changed:
             fresh = 0 if self._marked is None else self._count - self._marked
             return self._tail[-fresh:].decode("utf-8", "replace") if fresh else ""
 
     def finish(self):
+        """Wait until everything that the ended process printed has been read."""
         self._thread.join(timeout=1)
 
     def _drain(self):
@@ -305,6 +314,7 @@ class Usage:
             self._process = _psutil_process(pid)
 
     def cpu_seconds(self):
+        """CPU seconds that the process has used, user and system; 0.0 once it has ended."""
         if self._stat is None:
             return self._ask_psutil(lambda process: sum(process.cpu_times()[:2]))
         try:
@@ -314,11 +324,13 @@ class Usage:
         return (int(fields[11]) + int(fields[12])) / self._ticks  # utime, stime
 
     def close(self):
+        """Give back the handle on the process's statistics."""
         if self._stat is not None:
             os.close(self._stat)
             self._stat = self._process = None
 
     def memory_bytes(self):
+        """Resident memory of the process, in bytes."""
         return self._ask_psutil(lambda process: process.memory_info().rss)
 
     def _ask_psutil(self, question):

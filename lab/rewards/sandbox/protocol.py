@@ -24,6 +24,7 @@ class FrameReader:
         self._max_bytes, self._pieces, self._size, self._length = max_bytes, [], 0, None
 
     def feed(self, piece):
+        """Take in bytes as they came, in pieces of any size."""
         self._pieces.append(piece)
         self._size += len(piece)
 
@@ -49,6 +50,7 @@ def encode_frame(message):
 
 
 def checked_length(header, max_bytes):
+    """The body's length from a frame's header; ProtocolError above the limit."""
     (length,) = LENGTH.unpack(header)
     if length > max_bytes:
         raise ProtocolError(f"the reply claims {length:,} bytes; at most {max_bytes:,} are accepted")
@@ -56,6 +58,7 @@ def checked_length(header, max_bytes):
 
 
 def decode_body(body):
+    """The object in a frame's body; ProtocolError for what is not strict JSON."""
     try:
         message = loads(body, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
@@ -75,10 +78,12 @@ def read_frame(fd, max_bytes):
 
 
 def write_frame(fd, message):
+    """Write a message as one frame; blocks while the pipe is full."""
     write_all(fd, encode_frame(message))
 
 
 def write_all(fd, data):
+    """`os.write` until everything is written."""
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(fd, rest) :]

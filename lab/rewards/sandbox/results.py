@@ -66,6 +66,8 @@ class RewardFunction:
 
 @dataclass(frozen=True)
 class LoadedFile:
+    """A reward file as the worker found it."""
+
     filename: str
     functions: tuple[RewardFunction, ...]
     printed: str = ""  # by the file's top level
@@ -73,6 +75,8 @@ class LoadedFile:
 
 @dataclass(frozen=True)
 class CallResult:
+    """What one call gave, looked at again value by value on the lab's side."""
+
     scores: list  # one finite float or None (not applicable) per completion; of steps their mean
     steps: list | None = None  # where the function judged steps: for each completion [(end, value), …] or None
     extra: dict = field(default_factory=dict)  # log_extra: column → one value per completion
@@ -105,6 +109,7 @@ def checked_reply(reply, completions):
 
 
 def is_finite_number(value):
+    """An int or float, not a bool, that a float can hold."""
     if type(value) is int:
         return abs(value) <= 1.7e308
     return type(value) is float and math.isfinite(value)

@@ -60,6 +60,8 @@ class Check:
 
 @dataclass(frozen=True)
 class SplitTests:
+    """Asserts as calls and expected values, so that what is right stays outside the program's process."""
+
     checks: tuple[Check, ...]
     unused: tuple[str, ...]  # asserts that cannot be split
 

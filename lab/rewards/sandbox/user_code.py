@@ -41,6 +41,7 @@ class Interrupt:
         self.armed, self.row, self.watched = False, None, ()
 
     def __call__(self, signum, frame):
+        """The signal's handler: Interrupted where the author's code is, with the row it was looking at."""
         if self.armed:
             self.armed = False
             self.row = common_row(self.watched)
@@ -119,6 +120,7 @@ def reward_functions(module, filename, wanted=None):
 
 
 def describe_function(name, function, filename):
+    """Name, line, first line of documentation and parameters of a reward; Fault where it could not be called by name."""
     parameters = inspect.signature(function).parameters.values()
     code = getattr(inspect.unwrap(function), "__code__", None)
     line = code.co_firstlineno if code is not None and code.co_filename == filename else None
@@ -140,6 +142,7 @@ def describe_function(name, function, filename):
 
 
 def keyword_parameters(function):
+    """The names of a callable's parameters; None where Python cannot tell them."""
     try:
         return list(inspect.signature(function).parameters)
     except (TypeError, ValueError):
@@ -217,6 +220,7 @@ def plain_scores(output, completions):
 
 
 def are_steps(value):
+    """Whether a value looks like the steps of one completion: a list of pairs."""
     return isinstance(value, (list, tuple)) and all(isinstance(step, (list, tuple)) and len(step) == 2 for step in value)
 
 
@@ -244,6 +248,7 @@ def text_length(completion):
 
 
 def plain_number(value, subject, row=None):
+    """A finite float from a number of any kind; Fault, with `subject` and `row`, for text, nan and what is too large."""
     if isinstance(value, (str, bytes, bytearray, complex)) or not hasattr(type(value), "__float__"):
         if not hasattr(type(value), "__index__"):
             raise Fault("value", f"expected a number, but {subject} {a_kind_of(value)}", row)
@@ -259,6 +264,7 @@ def plain_number(value, subject, row=None):
 
 
 def plain_column(name, values, count, cell_limit):
+    """One cell per completion from what `log_extra` was given; Fault for another length."""
     if not isinstance(values, (list, tuple)):
         values = values.tolist() if callable(getattr(values, "tolist", None)) else None
     if not isinstance(values, (list, tuple)) or len(values) != count:
@@ -267,6 +273,7 @@ def plain_column(name, values, count, cell_limit):
 
 
 def plain_cell(value, limit):
+    """A value as JSON can hold it: itself, or its text cut at `limit` characters."""
     if value is None or type(value) is bool:
         return value
     if type(value) is int and abs(value) < 1 << 53 or type(value) is float and math.isfinite(value):
@@ -276,6 +283,7 @@ def plain_cell(value, limit):
 
 
 def a_kind_of(value):
+    """A value in a few words, for a sentence that refuses it."""
     if isinstance(value, (str, bytes, int, float, complex)) and not isinstance(value, bool):
         return f"{type(value).__name__} {short_text(repr(value), 60)}"
     if isinstance(value, (list, tuple, dict, set)):
@@ -322,11 +330,13 @@ def author_traceback(error, filename):
 
 
 def short_text(value, limit=TEXT_LIMIT):
+    """A value's text, cut at `limit` characters."""
     text = safe_text(value)
     return text if len(text) <= limit else text[:limit] + "…"
 
 
 def safe_text(value):
+    """A value's text, whatever its `__str__` does."""
     try:
         return str.__str__(str(value))
     except Exception:

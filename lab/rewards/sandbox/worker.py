@@ -34,6 +34,7 @@ COMMON_MODULES = """abc ast asyncio base64 binascii bisect calendar cmath collec
 
 
 def main():
+    """Lock the process, then answer requests until the lab closes the pipe."""
     replies = claim_descriptors()
     setup = protocol.read_frame(REQUESTS, MAX_REQUEST_BYTES)
     if setup is None:
@@ -72,6 +73,7 @@ def listen_to_signals():
 
 
 def prepare_and_lock(setup):
+    """Import what the lock would shut out, then lock for good; returns the kind of lock."""
     own_library = [os.path.join(sys.base_exec_prefix, "lib"), *sys.path]
     sys.path += setup["import_paths"]
     sys.meta_path = [HidingFinder if finder is importlib.machinery.PathFinder else finder for finder in sys.meta_path]
@@ -91,6 +93,7 @@ class HidingFinder(importlib.machinery.PathFinder):
 
     @classmethod
     def find_spec(cls, fullname, path=None, target=None):
+        """As Python's own, but blind to the hidden packages."""
         if fullname.partition(".")[0] in user_code.HIDDEN_PACKAGES:
             return None
         return super().find_spec(fullname, path, target)
@@ -104,6 +107,7 @@ class Session:
         self.printed = Printed(output_bytes)
 
     def answer(self, request):
+        """The reply to a request, with what it used and printed; never an exception."""
         self.printed.begin()
         started = time.process_time()
         try:
@@ -162,9 +166,11 @@ class Printed:
         sys.stdout = sys.stderr = io.TextIOWrapper(PrintedStream(self), "utf-8", "backslashreplace", write_through=True)
 
     def mute(self):
+        """Throw away what is printed from here on."""
         self.left = 0
 
     def write(self, data):
+        """Pass on as much as is still allowed; says that all was written, so that print never fails."""
         part = bytes(data)[: self.left]
         while part:
             written = os.write(1, part)
@@ -173,16 +179,21 @@ class Printed:
 
 
 class PrintedStream(io.RawIOBase):
+    """`Printed` as a raw stream, so that Python's text streams can be put on top."""
+
     def __init__(self, printed):
         self.printed = printed
 
     def writable(self):
+        """As io asks it: yes."""
         return True
 
     def fileno(self):
+        """Descriptor 1, for code that asks where its output goes."""
         return 1
 
     def write(self, data):
+        """The number of bytes taken: all of them."""
         return self.printed.write(data)
 
 
