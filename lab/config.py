@@ -270,7 +270,7 @@ class RunConfig:
             raise ConfigError(f"{named('cold_start_steps')} is {self.cold_start_steps} but {named('cold_start')} names no examples: give "
                               f"examples, or 0 steps.")
         if sentence := contradiction(self):
-            raise ConfigError(_with_labels(sentence))
+            raise ConfigError(with_labels(sentence))
 
     @property
     def completions_per_step(self) -> int:
@@ -333,7 +333,7 @@ def reward_name(reward: Callable | str | Path) -> str:
 _LABELS = {f.name: f.metadata["label"] for f in fields(RunConfig)}
 
 
-def _with_labels(sentence: str) -> str:
+def with_labels(sentence: str) -> str:
     """A sentence that names settings as code does, with the page's label before each, the first time it comes up.
 
     Names that are plain words, such as `delta`, are meant as settings only where the sentence begins with one.

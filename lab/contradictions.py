@@ -22,7 +22,10 @@ def contradiction(config: RunConfig) -> str | None:
 
 def cautions(config: RunConfig) -> list[str]:
     """What works and is yet worth a second thought, in sentences for page and terminal."""
-    return list(filter(None, [cut_draw(config.top_k, config.top_p, config.min_p), _idle_cold_start(config), _idle_ratio(config)]))
+    from lab.config import with_labels
+
+    told = [cut_draw(config.top_k, config.top_p, config.min_p), _idle_cold_start(config), _idle_ratio(config)]
+    return [with_labels(sentence) for sentence in told if sentence]
 
 
 def cut_draw(top_k: int, top_p: float, min_p: float) -> str | None:
@@ -52,12 +55,14 @@ def _idle_ratio(c: RunConfig) -> str | None:
     ) if holds]
     if c.num_iterations > 1 or not idle:
         return None
-    return f"num_iterations is 1, so every probability ratio is 1: {', '.join(idle)}. Set it to 2 or more to see the difference."
+    return f"num_iterations is 1, so every probability ratio is 1: {', '.join(idle)}. With 2 or more the difference shows."
 
 
 def _rules(c: RunConfig) -> list[tuple[bool, str]]:
+    paid_nothing = c.reward_weights is not None and not any(c.reward_weights)
     level, high = c.importance_sampling_level, c.epsilon if c.epsilon_high is None else c.epsilon_high
     return [
+        (paid_nothing, "reward_weights is 0 for every reward function, so nothing could be learned: give one of them a weight."),
         (c.loss_type in ("vespo", "dppo", "dppo_kl") and level == "sequence",
          f"loss_type is {c.loss_type}, which makes its own weights from single tokens: set importance_sampling_level to token."),
         (c.loss_type == "luspo" and level == "token",

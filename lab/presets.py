@@ -123,7 +123,8 @@ def _papers() -> list[Preset]:
                "TRL 1.16, GRPOConfig", "paper", {**PLAIN_GRPO, **trl_defaults()}),
         paper("dapo", "DAPO", "Clips less above than below, averages over tokens, no KL, cut-off answers left out of the loss, dead "
               "groups sampled again. The paper gives answers 20,480 tokens.", "DAPO, arXiv 2503.14476",
-              loss_type="dapo", epsilon_high=0.28, mask_truncated_completions=True, num_generations=16, dead_groups="resample"),
+              loss_type="dapo", epsilon_high=0.28, mask_truncated_completions=True, num_generations=16, dead_groups="resample",
+              **SO_THAT_RATIOS_MOVE),
         paper("dr-grpo", "Dr. GRPO", "No division by the std and by a constant length: long wrong answers and easy or hard "
               "questions get no special weight.", "Dr. GRPO, arXiv 2503.20783", loss_type="dr_grpo", scale_rewards="none"),
         paper("gspo", "GSPO", "One ratio per answer instead of one per token, and so a far narrower clip.",
@@ -156,7 +157,7 @@ def _papers() -> list[Preset]:
         paper("lite-ppo", "Lite PPO", "The group's mean, but the whole batch's spread, and an average over tokens.",
               "Lite PPO, arXiv 2508.08221", loss_type="dapo", scale_rewards="batch"),
         paper("80-20", "The 80/20 rule", "Only the fifth of the tokens at which the policy is least decided is learned from.",
-              "Beyond the 80/20 rule, arXiv 2506.01939", loss_type="dapo", epsilon_high=0.28, top_entropy_quantile=0.2),
+              "Beyond the 80/20 rule, arXiv 2506.01939", loss_type="dapo", epsilon_high=0.28, top_entropy_quantile=0.2, **SO_THAT_RATIOS_MOVE),
         paper("skywork", "Skywork-OR1", "An entropy bonus that grows while the policy is too decided.", "Skywork-OR1, arXiv 2505.22312",
               loss_type="dapo", use_adaptive_entropy=True, entropy_target=0.2),
         paper("2-grpo", "Groups of two", "Two completions per prompt and more prompts: cheap, but most groups are dead where success is "
@@ -174,7 +175,7 @@ PLAIN_GRPO = dict(
 """What every paper's preset starts from, so that none leaves a rule of the one chosen before."""
 
 SO_THAT_RATIOS_MOVE = dict(num_iterations=2)
-"""For papers whose rule acts on ratios alone. They cut a rollout into several updates; with a single one every ratio is 1 and all
-of these rules are the same."""
+"""For papers whose rule acts on ratios. They cut a rollout into several updates; with a single one every ratio is 1 and all of these
+rules are the same."""
 
 PRESETS: dict[str, Preset] = {p.name: p for p in (*_first_runs(), *_hardware(), *_papers())}

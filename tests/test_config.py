@@ -46,6 +46,7 @@ def test_any_group_size_from_two_and_any_number_of_prompts():
     ({"reward_weights": (float("inf"), 1.0)}, "finite numbers are needed"),
     ({"loss_type": "vespo", "importance_sampling_level": "sequence"}, r"set Ratio level \(importance_sampling_level\) to token"),
     ({"loss_type": "dppo", "importance_sampling_level": "sequence"}, r"set Ratio level \(importance_sampling_level\) to token"),
+    ({"reward_weights": (0.0, 0.0)}, "0 for every reward function, so nothing could be learned"),
     ({"loss_type": "luspo"}, r"set Ratio level \(importance_sampling_level\) to sequence"),
     ({"loss_type": "cispo"}, r"for Loss \(loss_type\) cispo it is the largest ratio that counts.*set it to 5"),
     ({"loss_type": "cispo", "epsilon_high": 0.28}, r"Clip ε_high \(epsilon_high\) is 0.28.*would throttle every token"),
