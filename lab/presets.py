@@ -157,7 +157,8 @@ def _papers() -> list[Preset]:
         paper("lite-ppo", "Lite PPO", "The group's mean, but the whole batch's spread, and an average over tokens.",
               "Lite PPO, arXiv 2508.08221", loss_type="dapo", scale_rewards="batch"),
         paper("80-20", "The 80/20 rule", "Only the fifth of the tokens at which the policy is least decided is learned from.",
-              "Beyond the 80/20 rule, arXiv 2506.01939", loss_type="dapo", epsilon_high=0.28, top_entropy_quantile=0.2, **SO_THAT_RATIOS_MOVE),
+              "Beyond the 80/20 rule, arXiv 2506.01939", loss_type="dapo", epsilon_high=0.28, top_entropy_quantile=0.2,
+              **SO_THAT_RATIOS_MOVE),
         paper("skywork", "Skywork-OR1", "An entropy bonus that grows while the policy is too decided.", "Skywork-OR1, arXiv 2505.22312",
               loss_type="dapo", use_adaptive_entropy=True, entropy_target=0.2),
         paper("2-grpo", "Groups of two", "Two completions per prompt and more prompts: cheap, but most groups are dead where success is "
