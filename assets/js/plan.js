@@ -92,7 +92,7 @@ function draw(place, view) {
   if (view.error) return fill(place, el("p.note", {}, view.error));
   const plan = view.plan;
   fill(place,
-    view.cautions.map((sentence) => el("p.caution", { role: "note" }, el("b", {}, "Bias: "), sentence)),
+    view.cautions.map((sentence) => el("p.caution", { role: "note" }, el("b", {}, "Note: "), sentence)),
     plan && el("p.need", {}, el("b", {}, `${gigabytes(plan.peak)} GB`), " at the peak",
       plan.seconds ? [", ", el("b", {}, shortTime(plan.seconds)), " a step at most"] : ""),
     plan && bar(view.parts, plan),
