@@ -1,7 +1,7 @@
 """The first half of a step: from prompts to a batch of completions with rewards and advantages.
 
 A mixin of `Trainer`, apart from it because what is done with dead groups happens here and nowhere else. At every event the
-state is one that a checkpoint can keep. Leaves out the update (`trainer`) and how each part is done (`sampling`,
+state is one that a checkpoint can keep. Leaves out the update (`updating`) and how each part is done (`sampling`,
 `rewards`, `weigh`, `resampling`).
 
     N completions · T completion tokens

@@ -2,7 +2,7 @@
 
 Apart from training in all that would mix the two up: prompts that training never sees, reward functions, temperature
 and number of samples of its own, and random numbers that are the same in every evaluation, so that base and tuned meet
-the same chances. Leaves out what the numbers mean (`evaluation_metrics`) and when to evaluate (`trainer`).
+the same chances. Leaves out what the numbers mean (`evaluation_metrics`) and when to evaluate (`between_steps`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Groups of one step → the metrics TRL logs about completions and rewards, by TRL's names.
 
-Leaves out what comes from the loss (`loss_stats`) and the optimiser (`trainer`). No torch.
+Leaves out what comes from the loss (`loss_stats`) and the optimiser (`updating`). No torch.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Decides which tokens take part, which rows can have a gradient at all, and what beside the policy term belongs to the loss.
 Micro-batches of an objective add up to the loss of the batch. Leaves out the maths (`grpo`, `masks`, `entropy`), forward
-and backward (`trainer`).
+and backward (`updating`).
 
     N completions of the batch · n rows of a micro-batch · T tokens
 """

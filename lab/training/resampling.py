@@ -1,7 +1,7 @@
 """Groups that teach nothing, sampled again: which prompts come instead, and how the new groups take the old ones' places.
 
 DAPO's dynamic sampling (arXiv 2503.14476) takes new prompts; `replace` takes prompts that had signal before, the hardest
-first. Leaves out when this happens (`trainer`) and how likely it is needed (`dead_groups`).
+first. Leaves out when this happens (`collecting`) and how likely it is needed (`dead_groups`).
 
     N rows · T completion tokens · P prompt tokens
 """

@@ -1,7 +1,7 @@
 """Task rows → groups a person can read: sampling with partial texts as events, scoring, advantages.
 
 The trainer and the page's Sample button both come through here, so a group means the same in both. Leaves out the
-update (`trainer`) and the decoding itself (`rollout`).
+update (`updating`) and the decoding itself (`rollout`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from lab.rules.advantages import completion_kl
 from lab.training.weigh import weigh
 
 PREFILL_TOKENS = 16  # of the prompt's end: as many as a tag with white space may take
+
 
 def sample_group(
     policy: Policy, config: RunConfig, prompts: Sequence[dict[str, Any]], adapter: str | None = None, *,

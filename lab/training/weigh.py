@@ -1,7 +1,7 @@
 """Rewards of a rollout → its advantages: one per completion, or one per token where steps are rewarded.
 
 The page's Sample button and the trainer both come through here. Leaves out the rules themselves (`advantages`), totals
-for people to read (`rewards.scoring`) and what is done with dead groups (`trainer`).
+for people to read (`rewards.scoring`) and what is done with dead groups (`collecting`).
 
     N completions · F reward functions · T completion tokens
 """
