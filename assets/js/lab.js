@@ -72,6 +72,8 @@ function choose() {
     load: () => sample.view(current) };
   if (asked.sample) return { key: `sample ${asked.sample}`, load: () => sample.fetch(Number(asked.sample)) };
   if (!run || !poll.hasSteps(run)) return { key: "empty", load: async () => ({ empty: true }) };
+  const isRead = poll.state.steps.run === run.id;
+  if (run.kind === "recorded" && !asked.step && !isRead) return { key: "reading", load: async () => null }; // where it learned is not known yet
   const step = Number(asked.step) || startStep(run), index = asked.group === null ? null : Number(asked.group);
   // while a run goes on, what is under the glass stays: a button says that a newer step is there
   const key = shownKey?.startsWith(`run ${run.id} `) && !asked.step ? shownKey : `run ${run.id} ${step} ${index}`;

@@ -128,8 +128,8 @@ function makeRow() {
 function drawRow(row, c, group, scale) {
   const axis = makeBar(), way = direction(c.advantage), { functions } = state.result;
   drawBar(axis, scale, c.reward, group.mean, c.advantage);
-  const value = (i) => (c.failed[i] ? el("span.n.failed", { "data-part": functions[i].written }, "no score") : el("span.n",
-    { "data-part": functions[i].written }, reward(c.values[i])));
+  const value = (i) => (c.failed[i] ? el("span.n.failed", { "data-part": functions[i].written, "data-name": functions[i].name }, "no score")
+    : el("span.n", { "data-part": functions[i].written, "data-name": functions[i].name }, reward(c.values[i])));
   const changed = state.figures.was && !c.failed[0] && c.was !== c.values[0];
   const moved = state.figures.was ? (c.rank === c.rankWas ? "same" : `was ${c.rankWas ?? "–"}`) : "";
   set(row, { "data-completion": c.row, "data-reward": c.reward ?? "", "data-advantage": c.advantage,
@@ -138,10 +138,11 @@ function drawRow(row, c, group, scale) {
   fill(row, el("span.id", {}, String(c.row)),
     el("div.text", { title: c.text }, c.finished ? null : el("span.chip.note", {}, "cut off"), spans(c.text, { oneLine: true })),
     functions.map((f, i) => [i === 0 ? marked(value(0), changed) : value(i), i === 0 && state.figures.was
-      ? el("span.n.quiet", {}, reward(c.was)) : null]),
-    el("b.n", {}, c.reward === null ? "–" : reward(c.reward)), axis, el(`b.n.${way}-text`, {}, signed(c.advantage, 2)),
-      el(`span.n.${direction(c.apart)}-text`, {}, signed(c.apart, 2)),
-    el("span.n", {}, c.rank === null ? "–" : String(c.rank), moved ? el("small", {}, ` ${moved}`) : null));
+      ? el("span.n.quiet", { "data-name": "before" }, reward(c.was)) : null]),
+    el("b.n.whole", { "data-name": "reward" }, c.reward === null ? "–" : reward(c.reward)), axis,
+    el(`b.n.adv.${way}-text`, {}, signed(c.advantage, 2)),
+    el(`span.n.apart.${direction(c.apart)}-text`, { "data-name": "normalise, then sum" }, signed(c.apart, 2)),
+    el("span.n.rank", { "data-name": "rank" }, c.rank === null ? "–" : String(c.rank), moved ? el("small", {}, ` ${moved}`) : null));
 }
 
 function marked(node, changed) {

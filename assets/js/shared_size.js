@@ -47,8 +47,8 @@ async function look() {
 
 function difference(size, usual, prompts, own, other) {
   if (own?.fits === false) return own.sentence;
-  if (!own?.seconds || !other?.seconds) return `${size * prompts} completions in a step, with the preset's ${usual} it is ${usual * prompts}.`;
+  if (!own?.seconds || !other?.seconds) return `${size * prompts} completions in a step; with ${usual}, the preset's, it is ${usual * prompts}.`;
   const memory = own.peak > 1.1 * other.peak ? ` and ${gigabytes(own.peak)} GB` : "";
-  return `a step takes at most ${shortTime(own.seconds)}${memory}, with the preset's ${usual} `
+  return `a step takes at most ${shortTime(own.seconds)}${memory}; with ${usual}, the preset's, `
     + `${shortTime(other.seconds)}${memory && ` and ${gigabytes(other.peak)} GB`}.`;
 }

@@ -199,6 +199,26 @@ def test_completions_that_grow_alike_are_a_warning(page, lab, owner):
     expect(page.locator(".lines-of header .chip")).to_have_attribute("title", re.compile("nothing left to compare"))
 
 
+def test_what_has_nothing_to_show_leaves_no_gap_and_the_rail_reaches_the_end(page, lab):
+    open_page(page, lab, "?tab=train")
+    expect(page.locator("figure[data-metric=reward] .plot")).to_be_visible()
+    gaps = """() => { const shown = [...document.querySelectorAll('.glass > *')].filter((node) => node.offsetParent);
+        return shown.slice(1).map((node, i) => node.getBoundingClientRect().top - shown[i].getBoundingClientRect().bottom); }"""
+    page.wait_for_function(f"({gaps})().every((gap) => gap <= 10.5)")
+    page.get_by_role("tab", name="Lab").click()
+    expect(page.locator(".debate")).to_be_visible()
+    ends = page.evaluate("[...document.querySelectorAll('.rail, .glass')].filter((n) => n.offsetParent).map((n) => n.getBoundingClientRect().bottom)")
+    assert abs(ends[0] - ends[1]) <= 1, ends
+
+
+def test_the_page_opens_on_the_step_of_the_recording_where_completions_differ_though_its_course_comes_late(page, lab):
+    """Every answer about the course waits until the page has asked for the groups of some step twice over."""
+    page.route("**/steps?*", lambda route: (page.wait_for_timeout(1500), route.continue_()))
+    open_page(page, lab)
+    expect(page.locator(".group article")).to_have_count(8)
+    expect(page.locator(".glass-head .summary")).to_contain_text("step 10")
+
+
 @pytest.mark.parametrize("width", [1440, 1280, 390])
 def test_prompts_of_the_newest_step_can_be_read_whole(page, lab, owner, width):
     """A sentence is whole in its line; a page of text is whole in the panel of the chosen group, if need be by scrolling."""
