@@ -126,7 +126,8 @@ def _papers() -> list[Preset]:
               loss_type="dapo", epsilon_high=0.28, mask_truncated_completions=True, num_generations=16, dead_groups="resample",
               **SO_THAT_RATIOS_MOVE),
         paper("dr-grpo", "Dr. GRPO", "Not divided by the std, and by a constant in place of the answer's own length: long wrong "
-              "answers and easy or hard questions get no special weight.", "Dr. GRPO, arXiv 2503.20783", loss_type="dr_grpo", scale_rewards="none"),
+              "answers and easy or hard questions get no special weight.",
+              "Dr. GRPO, arXiv 2503.20783", loss_type="dr_grpo", scale_rewards="none"),
         paper("gspo", "GSPO", "One ratio per answer instead of one per token, and so a far narrower clip.",
               "GSPO, arXiv 2507.18071", epsilon=3e-4, epsilon_high=4e-4, importance_sampling_level="sequence", **SO_THAT_RATIOS_MOVE),
         paper("luspo", "LUSPO", "GSPO without dividing by the length, so that long answers do not count less.",
