@@ -16,6 +16,13 @@ def test_the_most_undecided_share_of_tokens_is_kept():
     assert top_entropy_mask(ENTROPIES, MASK, top_entropy_quantile=0.4).tolist() == [[0, 0, 0], [1, 1, 0]]
 
 
+def test_tokens_that_only_rounding_tells_apart_are_kept_or_left_together():
+    # the 50 % quantile of five is the third in order, which lies among the three equal ones
+    for rounding in (torch.tensor([0.0, 1e-6, -1e-6]), torch.tensor([-1e-6, 0.0, 1e-6])):
+        entropies = torch.tensor([[0.1, *(0.7 + rounding), 0.9]])
+        assert top_entropy_mask(entropies, torch.ones(1, 5), top_entropy_quantile=0.5).tolist() == [[0, 1, 1, 1, 1]]
+
+
 def test_all_tokens_are_kept_at_one_and_none_of_the_padding():
     assert torch.equal(top_entropy_mask(ENTROPIES, MASK, top_entropy_quantile=1.0), MASK.float())
 

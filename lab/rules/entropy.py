@@ -8,18 +8,21 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+TIED = 1e-5  # nats; rounding that depends on the micro-batch stays below it
+
 
 @torch.no_grad()
 def top_entropy_mask(entropies: Tensor, completion_mask: Tensor, *, top_entropy_quantile: float) -> Tensor:
     """The `top_entropy_quantile` share of tokens with the highest entropy, as 1 and 0 (N, T); the "80/20 rule" keeps 0.2.
 
-    Call it once with the whole optimiser batch, as the threshold depends on all its tokens (arXiv 2506.01939).
+    Call it once with the whole optimiser batch, as the threshold depends on all its tokens (arXiv 2506.01939). Tokens after the same
+    context have the same entropy up to rounding; where the threshold falls among them, all are kept.
     """
     mask = completion_mask.bool()
     if not mask.any():
         return torch.zeros_like(entropies)
     threshold = torch.quantile(entropies[mask].float(), 1 - top_entropy_quantile)
-    return ((entropies >= threshold) & mask).to(entropies.dtype)
+    return ((entropies >= threshold - TIED) & mask).to(entropies.dtype)
 
 
 def entropy_bonus(entropies: Tensor, completion_mask: Tensor, *, num_tokens: int | Tensor | None = None) -> Tensor:
