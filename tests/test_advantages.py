@@ -227,6 +227,12 @@ def test_character_positions_become_tokens():
         step_end_tokens(torch.tensor([9]), token_ends)
 
 
+def test_rewards_that_only_rounding_tells_apart_share_a_rank():
+    # 0.1 + 0.2 = 0.30000000000000004 as the sum of two functions, beside 0.3 of one: each beats only the last, (1 − 0) / 2
+    rewards = torch.tensor([0.1 + 0.2, 0.3, 0.0], dtype=torch.float64)
+    assert rank_advantages(rewards, group_ids=torch.zeros(3, dtype=torch.long)).tolist() == [0.5, 0.5, -1.0]
+
+
 # ---------------------------------------------------------------- KL in the reward
 
 

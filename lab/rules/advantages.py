@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from lab.grpo import STD_EPSILON, group_advantages, zero_without_signal
+from lab.rules.dead_groups import DEAD_TOLERANCE
 from lab.rules.groups import check_weights, combine_rewards, group_index, group_stats, is_scored, nanstd, sum_by_group, weight_left, wide
 
 
@@ -112,7 +113,8 @@ def rank_advantages(rewards: Tensor, *, group_ids: Tensor, **_) -> Tensor:
     groups = group_stats(rewards, group_ids=group_ids)
     together = groups.index[:, None] == groups.index[None, :]
     difference = wide(rewards)[:, None] - wide(rewards)[None, :]
-    wins = (torch.sign(difference).nan_to_num(nan=0.0) * together).sum(-1)  # wins − losses; none for a NaN
+    apart = difference.abs() > DEAD_TOLERANCE  # 0.1 + 0.2 does not beat 0.3, and a NaN nobody
+    wins = (torch.sign(difference).where(apart & together, 0.0)).sum(-1)  # wins − losses
     others = (groups.count[groups.index] - 1).clamp(min=1)
     return zero_without_signal(wins / others, groups).to(rewards.dtype)
 
