@@ -48,8 +48,11 @@ export async function choices(builtin) {
     ...gym];
 }
 
-/** What goes into the Train form when a data set is used: task, rewards, weights. */
-export const usedValues = () => [used.task, used.rewards ?? ["accuracy"], ""];
+/** What goes into the Train form when a data set is used: task, rewards, weights. Where the rewards stay, so do their weights. */
+export function usedValues() {
+  const rewards = used.rewards ?? ["accuracy"], now = forms.lastKnown("train");
+  return [used.task, rewards, String(rewards) === String(now.rewards) ? now.reward_weights : ""];
+}
 
 /** The Train form may be built only now, and then takes what it held before: the data set goes in after that. */
 async function use(dataset) {

@@ -45,7 +45,7 @@ window.lab = {
 };
 
 forms.onChange((side, values) => side === "train" && plan.show(values));
-for (const part of [strip, tabs, forms, fields, notice, lab, sample, debate, plan, choices, changes, lineage, curves, critic, evaluations, table, newest, byhand, parity, sharedSize,
+for (const part of [strip, tabs, forms, fields, notice, lab, sample, debate, plan, choices, changes, lineage, curves, critic, evaluations, table, newest, byhand, parity, runs, sharedSize,
   data, datasets, preflight]) part.mount();
 reward.mount();
 poll.start();

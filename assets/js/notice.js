@@ -6,6 +6,7 @@ import { el, fill, say, set, whenThere } from "./dom.js";
 import { duration } from "./format.js";
 import * as poll from "./poll.js";
 import * as runs from "./runs.js";
+import * as tabs from "./tabs.js";
 
 const places = [];
 let problem = null, ticking = null;
@@ -81,7 +82,7 @@ function run() {
 
 function about(run) {
   const resume = { label: "Resume", act: () => runs.resume(run.id), filled: true };
-  const kept = run.step ? `Nothing is lost: the steps up to ${run.step} stay readable.` : "No step was done yet.";
+  const kept = run.step ? `The steps up to ${run.step} stay readable.` : "No step was done yet.";
   if (run.status === "failed") {
     return { kind: "bad", name: "failed", title: `Stopped at step ${run.step}: the run failed`, why: run.error, keeps: kept,
       buttons: [resume], details: () => traceback(run.id) };
@@ -95,7 +96,9 @@ function about(run) {
   }
   if (run.status === "paused" && run.error && !run.error.startsWith("Waiting for scores")) { // those have a panel of their own
     return { kind: "bad", name: "waiting", title: `Paused at step ${run.step}: a reward could not be given`, why: run.error,
-      keeps: "The completions are kept. Mend the function or its data, then press Train: the same completions are scored again." };
+      keeps: "The completions are kept: Train scores the same ones again. A function of yours is kept with the run as it was: freeze the "
+        + "mended one in Reward, and choose it in Train under Reward functions.",
+      buttons: [{ label: "Open Reward", act: () => tabs.choose("reward") }] };
   }
   return null;
 }

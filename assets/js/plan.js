@@ -2,11 +2,11 @@
 
 import * as api from "./api.js";
 import { el, fill, say, set, whenThere } from "./dom.js";
-import { count, duration, gigabytes, shortTime } from "./format.js";
+import { count, duration, fixed, gigabytes, shortTime } from "./format.js";
 import * as poll from "./poll.js";
 import * as runs from "./runs.js";
 
-const PAUSE = 300; // milliseconds of no change to the form before the lab is asked
+const GOAL = 0.9, PAUSE = 300; // milliseconds of no change to the form before the lab is asked
 
 let presets = null, asking = null, asked = 0, settings = null, measured = null;
 
@@ -29,7 +29,7 @@ export function mount() {
         : `${duration(rest)} left when resumed`);
       const reached = goalStep();
       set(goal, { hidden: reached === null });
-      say(goal, reached === null ? "" : `mean reward 0.90 reached at step ${reached}`);
+      say(goal, reached === null ? "" : `mean reward ${fixed(GOAL * run.most, 2)} reached at step ${reached}`);
       set(kind, { hidden: run?.kind !== "recorded" });
       say(name, run ? [run.name, run.attempt > 1 ? `attempt ${run.attempt}` : ""].filter(Boolean).join(", ")
         : "Train starts the settings at the left.");
@@ -47,9 +47,11 @@ export function mount() {
 
 }
 
-/** The first step at which the mean of four steps passed 0.9. */
+/** The first step at which the mean of four steps passed nine tenths of what the functions give if each gives 1. */
 function goalStep() {
-  const place = poll.series("reward", "smooth").findIndex((value, i) => value >= 0.9 && i >= 3);
+  const goal = GOAL * (poll.state.run?.most ?? 0);
+  if (!goal) return null;
+  const place = poll.series("reward", "smooth").findIndex((value, i) => value >= goal && i >= 3);
   return place < 0 ? null : poll.state.steps.rows[place][0];
 }
 

@@ -8,16 +8,23 @@ import * as tabs from "./tabs.js";
 const ALIVE = ["queued", "loading", "training", "paused"];
 const ANSWER_WAITS = [200, 400, 800, 1600, 3200, ...Array(20).fill(6400)]; // milliseconds between looks
 const WISHES = { pause: "Pausing", stop: "Stopping" };
-let starting = false, problem = null, wish = null;
+const IN_THE_WAY = 409; // what was asked for does not go with what is going on now
+let starting = false, problem = null, wish = null, against = null; // against: the state that a refusal was about
 const listeners = [];
+
+/** A refusal of a moment is over when what stood in the way is. */
+export function mount() {
+  poll.on("live", () => problem && against && poll.state.run?.status !== against && report(null));
+}
 
 /** Listens to what went wrong with the last thing asked for: a sentence, or null. */
 export function onProblem(listener) {
   listeners.push(listener);
 }
 
-export function report(sentence) {
+export function report(sentence, { passes = false } = {}) {
   problem = sentence;
+  against = passes ? poll.state.run?.status : null;
   listeners.forEach((listener) => listener(problem));
 }
 
@@ -183,7 +190,7 @@ async function attempt(act) {
     await act();
   } catch (error) {
     wish = null;
-    report(said(error));
+    report(said(error), { passes: error.status === IN_THE_WAY });
   }
   poll.nudge();
 }

@@ -5,6 +5,7 @@ A completion's numbers stay numbers (null = not applicable); words for people ar
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from lab import charts
@@ -19,11 +20,12 @@ MAX_POINTS = 1000  # per curve; more cannot be told apart on a screen
 
 
 def run_view(run: Run) -> dict[str, Any]:
-    """What a list of runs and the header strip need."""
+    """What a list of runs and the header strip need. `most` is the reward of a completion to which every function gives 1."""
     return {"id": run.id, "name": run.name, "kind": run.kind, "status": run.status, "step": run.step, "attempt": run.attempt,
             "max_steps": run.config.get("max_steps"), "model": run.config.get("model"), "task": task_name(run.config.get("task")),
             "prompts": run.config.get("prompts_per_step"), "group_size": run.config.get("num_generations"),
             "seed": run.config.get("seed"), "way": {name: run.config.get(name) for name in WAY},
+            "most": math.fsum(max(0.0, function["weight"]) for function in functions(run.config)),
             "parent": run.parent, "parent_step": run.parent_step, "error": run.error,
             "created": run.created, "updated": run.updated, "info": run.info}
 

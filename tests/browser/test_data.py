@@ -133,6 +133,7 @@ def test_a_scan_shows_who_has_signal_and_a_part_is_kept_and_trained_on(data, lab
     part.get_by_role("button", name="Train on it").click()
     expect(page.locator("#train-task input")).to_have_value(f"Twenty-four sums 0.1–1 ({kept + 3} rows)")
     expect(page.locator("#train-rewards")).to_contain_text("format")
+    expect(page.locator("#train-reward_weights input, #train-reward_weights textarea").first).to_have_value("0.8, 0.2")  # as it was
 
 
 def test_train_on_it_outlasts_what_the_train_form_held_before_a_reload(data, lab):

@@ -207,7 +207,8 @@ def test_what_has_nothing_to_show_leaves_no_gap_and_the_rail_reaches_the_end(pag
     page.wait_for_function(f"({gaps})().every((gap) => gap <= 10.5)")
     page.get_by_role("tab", name="Lab").click()
     expect(page.locator(".debate")).to_be_visible()
-    ends = page.evaluate("[...document.querySelectorAll('.rail, .glass')].filter((n) => n.offsetParent).map((n) => n.getBoundingClientRect().bottom)")
+    ends = page.evaluate("""[...document.querySelectorAll('.rail, .glass')].filter((node) => node.offsetParent)
+        .map((node) => node.getBoundingClientRect().bottom)""")
     assert abs(ends[0] - ends[1]) <= 1, ends
 
 
@@ -339,6 +340,30 @@ def test_what_stands_in_the_way_says_what_is_so_and_what_to_press(page, lab, own
     expect(notice).to_contain_text("a reward could not be given")
     expect(notice).to_contain_text("row 3")
     expect(page.locator(".strip")).to_have_attribute("data-state", "paused")
+    notice.get_by_role("button", name="Open Reward").click()
+    expect(page.get_by_role("tab", name="Reward")).to_have_attribute("aria-selected", "true")
+
+
+def test_a_refusal_goes_when_what_stood_in_the_way_has_gone(page, lab, owner, context):
+    context.forgive = ["409"]
+    run = write_run(lab.store, owner=owner, steps=3, status="paused", name="mine")
+    open_page(page, lab, f"?run={run}&tab=train")
+    page.get_by_role("button", name="Start this run").click()
+    problem = page.locator("#lab-notice-train [data-notice=problem]")
+    expect(problem).to_contain_text("mine is still paused")
+    lab.store.set_status(run, "stopped")
+    expect(problem).to_have_count(0)
+
+
+@pytest.mark.parametrize(("weights", "said"), [((0.8, 0.2), "mean reward 0.90 reached at step"), ((2.0, 1.0), None)])
+def test_the_goal_is_nine_tenths_of_what_can_be_earned(page, lab, owner, weights, said):
+    """The made-up rewards climb past 0.9; with weights that sum to 3 the goal is 2.7, which they never reach."""
+    run = write_run(lab.store, owner=owner, steps=60, status="stopped", with_groups=False,
+                    config=replace(CONFIG, reward_weights=weights, max_steps=60))
+    open_page(page, lab, f"?run={run}&tab=train")
+    expect(page.locator(".progress .step-now")).to_have_text("Step 60")
+    goal = page.locator(".progress .goal")
+    expect(goal).to_contain_text(said) if said else expect(goal).to_be_hidden()
 
 
 def test_light_and_dark_are_remembered(page, lab, owner):
