@@ -24,7 +24,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from lab.forward import fast_path, packing, static_decode
 from lab.forward.adapters import Adapters
 from lab.forward.blocks import LlamaBody
-from lab.forward.bodies import HuggingFaceBody
+from lab.forward.bodies import Body
 from lab.forward.decode import Decoding, PlainDecoding, SharedDecoding
 from lab.forward.head import frozen_head_logps, has_logit_rule, logit_rule, token_logps
 from lab.forward.merged import FewRowsLinear
@@ -60,13 +60,12 @@ class Policy:
         config = base.model.config.get_text_config()
         self.vocab_size: int = base.model.get_output_embeddings().weight.shape[0]
         self.hidden_size: int = config.hidden_size
-        self.max_positions: int = getattr(config, "max_position_embeddings", None) or 2**31
-        self._body = getattr(base.model, base.model.base_model_prefix)
-        self._cache_argument = _cache_argument(self._body)
+        self.max_positions = _longest(config)
+        self.trunk = _trunk(base.model)  # all but the head
+        self._cache_argument = _cache_argument(self.trunk)
         self._adjust = logit_rule(config)
         self._head_weight = _plain_head(base.model)
         self._sampling_head: FewRowsLinear | None = None
-        self._check_head()
         self.fast = fast_path.choose(self, way)
         self.fast = static_decode.choose(self, way)
 
@@ -125,7 +124,7 @@ class Policy:
             return self.plain_logps(rollout, adapter)
         return self.packed_logps(rollout, adapter, self.fast.body, entropy_gradient)
 
-    def packed_logps(self, rollout: Rollout, adapter: str | None, body: HuggingFaceBody,
+    def packed_logps(self, rollout: Rollout, adapter: str | None, body: Body,
                      entropy_gradient: bool = False) -> tuple[Tensor, Tensor]:
         """`logps` with each prompt read once and no padding."""
         row = pack(rollout)
@@ -153,7 +152,7 @@ class Policy:
     def _plain_states(self, rollout: Rollout, adapter: str | None) -> Tensor:
         ids, mask, positions = rollout.sequences()
         with self.adapters.active(adapter):
-            hidden = self._body(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False).last_hidden_state
+            hidden = self.trunk(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False).last_hidden_state
         prompt_length = rollout.prompt_ids.shape[1]
         return hidden[:, prompt_length - 1 : -1][rollout.completion_mask.bool()]  # the position before each completion token
 
@@ -193,7 +192,7 @@ class Policy:
 
     def hidden_states(self, ids: Tensor, mask: Tensor, positions: Tensor, cache: Any) -> Tensor:
         """One forward (N, t) → (N, t, D) that reads and grows `cache`. Call it inside `adapters.active`."""
-        return self._body(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=True,
+        return self.trunk(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=True,
                           **{self._cache_argument: cache}).last_hidden_state
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -237,15 +236,21 @@ class Policy:
         """Text without special tokens; tags such as <think> stay."""
         return self.tokenizer.decode(ids, skip_special_tokens=True)
 
-    @torch.no_grad()
-    def _check_head(self) -> None:
-        """Body and head are called apart from each other: they must still make the model's own logits."""
-        ids = torch.tensor([[self.eos_ids[0] if self.eos_ids else 0] * 2], device=self.device)
-        own = self.logits(self._body(input_ids=ids, use_cache=False).last_hidden_state)
-        theirs = self.model(input_ids=ids, use_cache=False).logits
-        if not torch.allclose(own.float(), theirs.float(), rtol=1e-2, atol=1e-2):
-            raise ModelError(f"{self.name} makes its logits in a way that is not known here "
-                             f"({type(self.model).__name__}), so its log-probabilities would be wrong.")
+
+def _trunk(model: torch.nn.Module) -> torch.nn.Module:
+    trunk = getattr(model, model.base_model_prefix, None)
+    if trunk is None:
+        raise ModelError(f"A {type(model).__name__} is put together in a way that is not known here: it has no {model.base_model_prefix}.")
+    return trunk
+
+
+def _longest(config) -> int:
+    """Positions that a model reads in one way. Long RoPE turns all keys differently once a text outgrows its first length
+    (arXiv 2402.13753), also those that are kept from before, so that a text would not be trained on as it was sampled."""
+    positions = getattr(config, "max_position_embeddings", None) or 2**31
+    rope = getattr(config, "rope_parameters", None) or {}
+    by_layer = [rope, *(value for value in rope.values() if isinstance(value, dict))]
+    return min([positions, *(r.get("original_max_position_embeddings", positions) for r in by_layer if r.get("rope_type") == "longrope")])
 
 
 def _cache_argument(body: torch.nn.Module) -> str:
@@ -272,9 +277,10 @@ def _eos_ids(base: Base) -> list[int]:
 
 
 def _pad_id(base: Base) -> int:
-    """Any valid id does: masks come from lengths, never from `id != pad`."""
-    pad = base.tokenizer.pad_token_id
-    return pad if pad is not None else (base.tokenizer.eos_token_id or 0)
+    """Any id that has an embedding does: masks come from lengths, never from `id != pad`."""
+    known = base.model.get_input_embeddings().weight.shape[0]
+    ids = (base.tokenizer.pad_token_id, base.tokenizer.eos_token_id)
+    return next((i for i in ids if i is not None and 0 <= i < known), 0)
 
 
 def _messages(prompt: str | list[dict], system_prompt: str | None) -> list[dict]:

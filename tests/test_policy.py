@@ -234,7 +234,7 @@ def test_an_adapter_without_a_trainable_parameter_is_refused(policy, adapter, tm
     policy.adapters.save(adapter, tmp_path)
     settings = json.loads((tmp_path / "adapter_config.json").read_text())
     (tmp_path / "adapter_config.json").write_text(json.dumps(settings | {"target_modules": ["nowhere"]}))
-    with pytest.raises(ModelError, match="target layers"):
+    with pytest.raises(ModelError, match="does not fit this model.*nowhere"):
         policy.add_adapter("bad", r=4, alpha=8, seed=0, path=str(tmp_path))
     assert "bad" not in policy.adapters
 
@@ -242,11 +242,49 @@ def test_an_adapter_without_a_trainable_parameter_is_refused(policy, adapter, tm
 def test_what_is_not_a_lora_folder_is_refused_in_a_sentence(policy, adapter, tmp_path):
     with pytest.raises(ModelError, match="no adapter_config.json"):
         policy.add_adapter("bad", r=4, alpha=8, seed=0, path=str(tmp_path))
+
+
+@pytest.mark.parametrize("setting, value", [
+    ("peft_type", "IA3"), ("use_dora", True), ("modules_to_save", ["embed_tokens"]), ("bias", "all"), ("lora_bias", True),
+    ("trainable_token_indices", [1]), ("layer_replication", [[0, 2], [1, 3]]), ("alora_invocation_tokens", [5]),
+    ("init_lora_weights", "pissa_niter_4"), ("init_lora_weights", "olora"),  # the base's weights were changed, too
+])
+def test_an_adapter_that_is_more_than_lora_on_linear_layers_is_refused_by_name(policy, adapter, tmp_path, setting, value):
     policy.adapters.save(adapter, tmp_path)
     settings = json.loads((tmp_path / "adapter_config.json").read_text())
-    (tmp_path / "adapter_config.json").write_text(json.dumps(settings | {"use_dora": True}))
-    with pytest.raises(ModelError, match="plain LoRA"):
+    (tmp_path / "adapter_config.json").write_text(json.dumps(settings | {setting: value}))
+    with pytest.raises(ModelError, match=f"not a plain LoRA.*{setting}"):
         policy.add_adapter("bad", r=4, alpha=8, seed=0, path=str(tmp_path))
+
+
+def test_an_adapter_on_the_head_is_refused(policy, tmp_path):
+    base = transformers.AutoModelForCausalLM.from_pretrained(asset("models/tiny"))
+    peft.get_peft_model(base, peft.LoraConfig(r=2, target_modules=["q_proj", "lm_head"])).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="output head"):
+        policy.add_adapter("bad", r=4, alpha=8, seed=0, path=str(tmp_path))
+    assert "bad" not in policy.adapters
+
+
+@pytest.mark.parametrize("settings", [
+    dict(r=1, use_rslora=True, lora_alpha=3), dict(r=64, target_modules=["q_proj", "down_proj"]), dict(r=4, init_lora_weights="gaussian"),
+    dict(r=4, rank_pattern={"q_proj": 8}, alpha_pattern={"q_proj": 32}), dict(r=4, layers_to_transform=[1], layers_pattern="layers"),
+], ids=lambda settings: next(name for name in reversed(settings)))
+def test_any_plain_lora_of_peft_gives_pefts_log_probabilities(policy, tmp_path, settings):
+    base = transformers.AutoModelForCausalLM.from_pretrained(asset("models/tiny"), dtype=torch.float32)
+    model = peft.get_peft_model(base, peft.LoraConfig(**dict(target_modules=["q_proj", "v_proj", "up_proj"]) | settings))
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.05)
+    model.save_pretrained(tmp_path)
+    policy.add_adapter("theirs", r=4, alpha=8, seed=0, path=str(tmp_path))
+    rollout = roll(policy, "theirs")
+    ids, mask, positions = rollout.sequences()
+    with torch.no_grad():
+        logits = model.eval()(input_ids=ids, attention_mask=mask, position_ids=positions).logits[:, rollout.prompt_ids.shape[1] - 1 : -1]
+        expected = logits.log_softmax(-1).gather(-1, rollout.completion_ids[..., None]).squeeze(-1) * rollout.completion_mask
+        torch.testing.assert_close(policy.logps(rollout, "theirs")[0], expected, atol=1e-4, rtol=0)
+    torch.testing.assert_close(rollout.sampling_logps, expected, atol=1e-4, rtol=0)
+    policy.remove_adapter("theirs")
 
 
 # -- precision

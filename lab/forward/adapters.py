@@ -19,10 +19,16 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
 
 from lab.models.registry import ModelError
 
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
+# Settings of PEFT that make an adapter more than y = W x + scale · B A x on layers of the base as it is.
+NOT_PLAIN = ("use_dora", "modules_to_save", "bias", "lora_bias", "trainable_token_indices", "layer_replication", "target_parameters",
+             "alora_invocation_tokens", "use_qalora", "use_bdlora", "arrow_config", "kasa_config", "monteclora_config", "velora_config",
+             "megatron_config")
+CHANGED_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")  # starts of LoRA that take something out of the base's weights
 
 
 class Adapters:
@@ -50,15 +56,21 @@ class Adapters:
 
     def add(self, name: str, *, r: int, alpha: int, seed: int) -> None:
         """A new adapter that changes nothing yet: A random from `seed`, B zero."""
+        if not self._targets:
+            raise ModelError(f"{self._base_name} has no linear layers of a kind that an adapter can be put on.")
         config = peft.LoraConfig(
             task_type="CAUSAL_LM", r=r, lora_alpha=alpha, lora_dropout=0.0, target_modules=self._targets,
             base_model_name_or_path=self._base_name,
+            fan_in_fan_out=any(isinstance(m, Conv1D) for m in self._model.modules()),  # GPT-2's layers lie the other way round
         )
         self._inject(name, config, seed)
 
     def add_from(self, name: str, folder: str | Path) -> None:
         """An adapter from a folder in PEFT's layout, to go on training or to serve as a reference."""
         config, weights = _read(Path(folder))
+        head = next(path for path, m in self._model.named_modules() if m is self._model.get_output_embeddings())
+        if any(key.startswith(f"base_model.model.{head}.") for key in weights):
+            raise ModelError(f"The adapter in {folder} also changes the output head, which is kept as it is here.")
         self._inject(name, config, seed=0)
         try:
             self._fill(name, weights, where=str(folder))
@@ -147,7 +159,7 @@ class Adapters:
             try:
                 peft.inject_adapter_in_model(config, self._model, adapter_name=name)
             except ValueError as error:
-                raise ModelError(f"The adapter does not fit this model, it has none of the target layers: {error}") from error
+                raise ModelError(f"The adapter does not fit this model: {error}") from error
         del self._model.peft_config  # the configs are kept here; PEFT would take the attribute for a mistake next time
         self._layers = [m for m in self._model.modules() if isinstance(m, BaseTunerLayer)]
         self._configs[name] = config
@@ -174,9 +186,10 @@ class Adapters:
 
 
 def _linear_layers(model: nn.Module) -> list[str]:
-    """Names of the linear layers LoRA goes on: all but the output head."""
+    """Names of the linear layers LoRA goes on: all but the output head and what only chooses between experts."""
     head = model.get_output_embeddings()
-    paths = [path for path, m in model.named_modules() if isinstance(m, nn.Linear) and m is not head]
+    paths = [path for path, m in model.named_modules()
+             if isinstance(m, (nn.Linear, Conv1D)) and m is not head and not type(m).__name__.endswith("Router")]
     return sorted({path.rsplit(".", 1)[-1] for path in paths})
 
 
@@ -189,8 +202,13 @@ def _read(folder: Path) -> tuple[peft.LoraConfig, dict[str, Tensor]]:
         weights = load_file(folder / WEIGHTS_FILE)
     except (ValueError, SafetensorError) as error:
         raise ModelError(f"The adapter in {folder} cannot be read: {error}") from error
-    if settings.get("peft_type") != "LORA" or settings.get("use_dora") or settings.get("modules_to_save"):
-        raise ModelError(f"The adapter in {folder} is not a plain LoRA on linear layers, which is what can be trained here.")
+    more = [name for name in NOT_PLAIN if settings.get(name) not in (None, False, "none", [], {})]
+    if str(settings.get("init_lora_weights")).lower().startswith(CHANGED_BASE):
+        more.append("init_lora_weights")
+    if settings.get("peft_type") != "LORA" or more:
+        what = ", ".join(more) or "peft_type"
+        raise ModelError(f"The adapter in {folder} is not a plain LoRA on linear layers, which is what can be trained here: "
+                         f"its {CONFIG_FILE} sets {what}.")
     config = peft.LoraConfig.from_pretrained(str(folder))
     config.lora_dropout, config.inference_mode, config.init_lora_weights = 0.0, False, True
     return config, weights

@@ -23,11 +23,20 @@ if TYPE_CHECKING:
 Attend = Callable[[int, Tensor, Tensor, Tensor, float], Tensor]
 Body = Callable[[Tensor, Tensor, Attend, str | None], Tensor]
 ATTENTION = "grpo_lab"
+# What layers pass to their attention that changes nothing here: no dropout in eval mode, causal, windows are looked at by `fast_path`.
+HARMLESS = {"dropout", "is_causal", "sliding_window", "position_ids", "cache_position", "use_cache", "output_attentions",
+            "output_hidden_states", "return_dict"}
 
 
 def _attention(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, *,
                attend: Attend | None = None, scaling: float | None = None, **others) -> tuple[Tensor, None]:
-    """What transformers calls for each layer: (1, heads, S, D) each. Without `attend` it is plain SDPA."""
+    """What transformers calls for each layer: (1, heads, S, D) each. Without `attend` it is plain SDPA.
+
+    Raises NotImplementedError for what changes attention and is not done here, as GPT-OSS' sinks and Gemma 2's cap do.
+    """
+    unknown = [name for name, value in others.items() if value is not None and name not in HARMLESS]
+    if unknown or others.get("is_causal") is False:
+        raise NotImplementedError(f"its attention has {', '.join(unknown) or 'no order'}")
     if attend is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **others)
     query, key, value = (x[0].transpose(0, 1) for x in (query, key, value))

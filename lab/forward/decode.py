@@ -191,7 +191,8 @@ class PlainDecoding(Decoding):
         ids, mask = self.policy.pad_prompts(self.prompts)
         self._cache = DynamicCache(config=self.policy.model.config)
         hidden = self.policy.hidden_states(ids, mask, (mask.cumsum(1) - 1).clamp(min=0), self._cache)
-        self._cache.batch_repeat_interleave(group)
+        # Not by `batch_repeat_interleave`, which layers with a recurrent state do not have.
+        self._cache.reorder_cache(torch.arange(len(self._rows), device=self.policy.device) // group)
         self._mask = mask.repeat_interleave(group, dim=0)
         return self.policy.logits(hidden[:, -1]).repeat_interleave(group, dim=0)
 
@@ -200,7 +201,7 @@ class PlainDecoding(Decoding):
         if len(kept) < COMPACT_BELOW * len(self._rows):
             self._rows = [self._rows[i] for i in kept]
             index = torch.tensor(kept, device=self.policy.device)
-            self._cache.batch_select_indices(index)
+            self._cache.reorder_cache(index)
             self._mask = self._mask[index]
         self._mask = torch.cat([self._mask, self._mask.new_ones(len(self._mask), 1)], dim=1)
         hidden = self.policy.hidden_states(self._last_tokens(self._rows)[:, None], self._mask,

@@ -1,24 +1,27 @@
 """Which way log-probabilities are made and completions sampled: the fastest body that agrees with the plain path here.
 
-The plain path (padded rows through the model's own forward) is right for every architecture. A fast body is used only
-if, on this very model, it gives the plain path's log-probabilities; otherwise a sentence says why not.
+The plain path (padded rows through the model's own forward) is right for nearly every architecture, and a model for which it
+is not is refused. A fast body is used only if, on this very model, it gives the plain path's log-probabilities and samples by
+them; otherwise a sentence says why not.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lab.forward.blocks import LlamaBody
-from lab.forward.bodies import Body, HuggingFaceBody
+from lab.forward.bodies import Attend, Body, HuggingFaceBody
 from lab.forward.merged import MergedBody, copy_bytes, is_known
 from lab.memory import free
+from lab.models.registry import ModelError
 from lab.planner import COPY_ROOM
-from lab.rollout import Rollout, pad_left
+from lab.rollout import Rollout, SamplingSettings, pad_left
 
 if TYPE_CHECKING:
     from lab.policy import Policy
@@ -27,6 +30,9 @@ if TYPE_CHECKING:
 # wrong mask or position is off by whole units.
 TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}
 TOLERANCE_ROUNDED = 0.3
+PROMPTS = (9, 5)  # lengths of the invented prompts
+UNPADDED = (0, 3)  # rows of the invented rollout, one of each prompt, that the model also reads alone
+WINDOWS = ("sliding_window", "attention_chunk_size")  # where transformers' masks find how far a layer sees
 GRAPHS = " and CUDA graphs"  # ends the name of a way that samples with them (`static_decode`)
 
 
@@ -62,39 +68,112 @@ class FastPath:
         return MergedBody(model, adapter) if self.merges else self.body
 
 
-def choose(policy: Policy, way: str | None = None) -> FastPath:
-    """Try the fast bodies on a small invented rollout beside the plain path.
-
-    `way` is what a run that goes on had before: its body is not bettered, and free memory is not asked again.
-    """
-    way = way and way.removesuffix(GRAPHS)
-    if way == "plain":
-        return FastPath(None, False, "Plain path, as when this run began.")
-    rollout = _probe(policy)
-    before = policy.model.config._attn_implementation
-    try:
-        body = HuggingFaceBody(policy.model, policy.adapters)
-        why = _difference(policy, rollout, body)
-    except Exception as error:  # any architecture may refuse in any way; the plain path is always left
-        why = f"it refuses ({type(error).__name__}: {error})"
-    if why:
-        policy.model.set_attn_implementation(before)
-        return FastPath(None, False, f"Plain path: this architecture does not run with shared prompts, {why}.")
-    window = getattr(policy.model.config.get_text_config(), "sliding_window", None) or math.inf
-    if way != "shared" and is_known(policy.model) and not _difference(policy, rollout, own := LlamaBody(policy.model)):
-        # Decided once, not by what is free from batch to batch: a run must not change its way of sampling.
-        room = way == "own with a merged copy" if way else COPY_ROOM * copy_bytes(policy.model) < free(policy.device)
-        merges = room and not _difference(policy, rollout, MergedBody(policy.model, None))
-        return FastPath(own, merges, "Fast path: prompts are shared by their group and layers are our own. "
-                                     "Checked against the plain path.")
-    return FastPath(body, False, "Fast path: prompts are shared by their group. Checked against the plain path.", window)
-
-
 @torch.no_grad()
-def _difference(policy: Policy, rollout: Rollout, body: Body) -> str | None:
-    """What is wrong with a body on this model; None if nothing is."""
-    gap = (policy.packed_logps(rollout, None, body)[0] - policy.plain_logps(rollout, None)[0]).abs().max().item()
-    return None if gap <= tolerance(policy) else f"its log-probabilities differ by {gap:.2g} there"
+def choose(policy: Policy, way: str | None = None) -> FastPath:
+    """The fastest path that gives the plain path's log-probabilities and samples by them, tried on a small invented rollout.
+
+    `way` is what a run that goes on had before: its body is not bettered, and free memory is not asked again. Raises
+    ModelError for a model on which even the plain path does not give the model's own numbers.
+    """
+    rollout = _probe(policy)
+    plain = _plain_logps(policy, rollout)
+    why = ""
+    for make in _candidates(policy, way and way.removesuffix(GRAPHS)):
+        try:
+            path = make(why)
+            why = (path.body and _logp_problem(policy, path.body, rollout, plain)) or _sampling_problem(policy, path)
+        except Exception as error:  # any architecture may refuse in any way; the next one is always left
+            why = f"it refuses ({type(error).__name__}: {error})"
+        if not why:
+            return path
+    raise ModelError(f"{policy.name} ({type(policy.model).__name__}) cannot be sampled here: {why}.")
+
+
+def _candidates(policy: Policy, way: str | None) -> Iterator[Callable[[str], FastPath]]:
+    """What makes each path that may be taken, given what was wrong with the one before: the fastest first, the plain one last."""
+    model = policy.model
+    before = model.config._attn_implementation
+    if way not in ("plain", "shared") and is_known(model):
+        own = FastPath(LlamaBody(model), False, "Fast path: prompts are shared by their group and layers are our own. "
+                                                "Checked against the plain path.")
+        # Decided once, not by what is free from batch to batch: a run must not change its way of sampling.
+        if way == "own with a merged copy" if way else COPY_ROOM * copy_bytes(model) < free(policy.device):
+            yield lambda why: replace(own, merges=True)
+        yield lambda why: own
+    if way != "plain":
+        config = model.config.get_text_config()
+        window = min(getattr(config, name, None) or math.inf for name in WINDOWS)
+        yield lambda why: FastPath(HuggingFaceBody(model, policy.adapters), False,
+                                   "Fast path: prompts are shared by their group. Checked against the plain path.", window)
+
+    def plain(why: str) -> FastPath:
+        model.set_attn_implementation(before)
+        return FastPath(None, False, f"Plain path: this architecture does not run with shared prompts, {why}." if why else
+                        "Plain path, as when this run began.")
+
+    yield plain
+
+
+def _plain_logps(policy: Policy, rollout: Rollout) -> Tensor:
+    """The plain path's log-probabilities (N, T), after a comparison with the model's own forward of rows without padding.
+
+    Body and head are called apart from each other and rows are padded on the left: neither may change a number.
+    """
+    logps = policy.plain_logps(rollout, None)[0]
+    for row in UNPADDED:
+        prompt = rollout.prompt_ids[rollout.group_ids[row]][rollout.prompt_mask[rollout.group_ids[row]].bool()]
+        written = rollout.completion_ids[row, : rollout.lengths[row]]
+        ids = torch.cat([prompt, written])[None]
+        own = policy.logits(policy.trunk(input_ids=ids, use_cache=False).last_hidden_state).float()
+        theirs = policy.model(input_ids=ids, use_cache=False).logits.float()
+        if own.shape != theirs.shape or not torch.allclose(own, theirs, rtol=1e-2, atol=5e-2 * theirs.std().item()):
+            raise ModelError(f"{policy.name} makes its logits in a way that is not known here "
+                             f"({type(policy.model).__name__}), so its log-probabilities would be wrong.")
+        alone = theirs[0, len(prompt) - 1 : -1].log_softmax(-1).gather(-1, written[:, None]).squeeze(-1)
+        if _differ(alone, logps[row, : len(written)], policy):
+            raise ModelError(f"{policy.name} ({type(policy.model).__name__}) gives other log-probabilities when its prompts are "
+                             f"padded on the left, so it cannot be trained here.")
+    return logps
+
+
+def _logp_problem(policy: Policy, body: Body, rollout: Rollout, plain: Tensor) -> str | None:
+    """What is wrong with the log-probabilities that a body makes on this model; None if nothing is.
+
+    In 16 bits a missing mask can be smaller than rounding, so what it does is looked at, too: each layer attends once.
+    """
+    layers: list[int] = []
+
+    def noting(ids: Tensor, positions: Tensor, attend: Attend, adapter: str | None) -> Tensor:
+        def noted(layer: int, *others) -> Tensor:
+            layers.append(layer)
+            return attend(layer, *others)
+
+        return body(ids, positions, noted, adapter)
+
+    logps = policy.packed_logps(rollout, None, noting)[0]
+    if layers != list(range(policy.model.config.get_text_config().num_hidden_layers)):
+        return "not every layer attends just once through transformers' attention interface"
+    gap = _differ(logps, plain, policy)
+    return gap and f"its log-probabilities differ by {gap:.2g} there"
+
+
+def _sampling_problem(policy: Policy, path: FastPath) -> str | None:
+    """What is wrong with a few tokens sampled by a path; None if their log-probabilities are those that it trains with."""
+    policy.fast = path
+    generator = torch.Generator().manual_seed(0)
+    prompts = [torch.randint(0, policy.vocab_size, (length,), generator=generator).tolist() for length in PROMPTS]
+    decoding = policy.decoding(prompts, None, SamplingSettings(num_generations=2, max_completion_length=3), generator)
+    while decoding.writing:
+        decoding.advance()
+    rollout = decoding.rollout()
+    gap = _differ(rollout.sampling_logps, policy.logps(rollout, None)[0], policy)
+    return gap and f"its log-probabilities differ by {gap:.2g} when it samples"
+
+
+def _differ(logps: Tensor, others: Tensor, policy: Policy) -> float | None:
+    """By how much, if by more than rounding."""
+    gap = (logps - others).abs().nan_to_num(math.inf).max().item()
+    return None if gap <= tolerance(policy) else gap
 
 
 def tolerance(policy: Policy) -> float:
@@ -109,7 +188,7 @@ def _probe(policy: Policy) -> Rollout:
     def words(count: int) -> list[int]:
         return torch.randint(0, policy.vocab_size, (count,), generator=generator).tolist()
 
-    prompt_ids, prompt_mask = pad_left([words(9), words(5)], policy.pad_id, policy.device)
+    prompt_ids, prompt_mask = pad_left([words(length) for length in PROMPTS], policy.pad_id, policy.device)
     lengths = torch.tensor([6, 1, 4, 7, 3], device=policy.device)
     ids = torch.tensor([words(7) for _ in lengths], device=policy.device)
     return Rollout(

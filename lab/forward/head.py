@@ -45,10 +45,10 @@ def _chunk_logps(hidden: Tensor, tokens: Tensor, logits_of, temperature: float) 
 
 
 def logit_rule(config) -> Callable[[Tensor], Tensor]:
-    """What some families do to the head's output: Gemma caps it, Granite divides it, Cohere multiplies it."""
+    """What some families do to the head's output: Gemma caps it, Granite divides it, Cohere and Falcon-H1 multiply it."""
     cap = getattr(config, "final_logit_softcapping", None)
     divisor = getattr(config, "logits_scaling", None)
-    factor = getattr(config, "logit_scale", None)
+    factor = getattr(config, "logit_scale", None) or getattr(config, "lm_head_multiplier", None)
 
     def apply(logits: Tensor) -> Tensor:
         if divisor:
@@ -61,7 +61,8 @@ def logit_rule(config) -> Callable[[Tensor], Tensor]:
 
 
 def has_logit_rule(config) -> bool:
-    return any(getattr(config, name, None) for name in ("final_logit_softcapping", "logits_scaling", "logit_scale"))
+    names = ("final_logit_softcapping", "logits_scaling", "logit_scale", "lm_head_multiplier")
+    return any(getattr(config, name, None) for name in names)
 
 
 def frozen_head_logps(hidden: Tensor, tokens: Tensor, weight: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
