@@ -65,12 +65,14 @@ export function show(form) {
   asking = setTimeout(ask, PAUSE);
   const [prompts, size, steps] = [form.prompts_per_step, form.num_generations, form.max_steps].map(Number),
     uses = Number(form.num_iterations ?? 1);
-  if (![prompts, size, steps].every(Number.isFinite) || !(uses >= 1)) return;
+  if (![prompts, size, steps, uses].every((number) => Number.isInteger(number) && number >= 1)) { // what is wrong is said below
+    return [place, document.querySelector("#lab-plan .steps")].forEach((node) => fill(node));
+  }
   // a step is one update, as in TRL: with several uses a batch of completions serves as many steps
   fill(place, el("b", {}, `${count(prompts, "prompt")} × ${count(size, "completion")}`), ` = ${prompts * size} `,
     uses === 1 ? "per step" : `for every ${uses} steps`);
   say(document.querySelector("#lab-plan .steps"),
-    `${count(steps, "step")}, ${(Math.ceil(steps / uses) * prompts * size).toLocaleString("en")} completions, ` +
+    `${steps.toLocaleString("en")} ${steps === 1 ? "step" : "steps"}, ${(Math.ceil(steps / uses) * prompts * size).toLocaleString("en")} completions, ` +
     (uses === 1 ? "one update each" : `each used in ${uses} updates`));
 }
 

@@ -73,7 +73,8 @@ def test_a_cancelled_sample_keeps_what_was_written_and_says_that_it_was_not_scor
     expect(page.locator(".group article").first).to_be_visible()
 
 
-def test_the_plan_is_of_what_the_form_holds_after_a_reload_too(page, lab):
+def test_the_plan_is_of_what_the_form_holds_after_a_reload_too(page, lab, context):
+    context.forgive = ["422"]
     open_page(page, lab, "?tab=train")
     field(page, "train", "num_generations").fill("5")
     sums = page.locator("#lab-plan .sum")
@@ -86,6 +87,11 @@ def test_the_plan_is_of_what_the_form_holds_after_a_reload_too(page, lab):
     page.get_by_role("option", name="paper: PPO", exact=True).click()  # each batch serves four steps: 40 steps want 10 batches of 64
     expect(sums).to_have_text("8 prompts × 8 completions = 64 for every 4 steps")
     expect(page.locator("#lab-plan .steps")).to_have_text("40 steps, 640 completions, each used in 4 updates")
+    for nonsense in ("-5", "NaN", "0", ""):  # nothing is added up, and the reason is said
+        field(page, "train", "max_steps").fill(nonsense)
+        expect(page.locator("#lab-plan .cost")).to_contain_text("Steps (max_steps) is")
+        expect(sums).to_have_text("")
+        expect(page.locator("#lab-plan .steps")).to_have_text("")
 
 
 def test_what_the_labs_group_size_makes_of_a_training_step_is_said_beside_it(page, lab, context):
