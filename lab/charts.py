@@ -83,6 +83,7 @@ def part_columns(columns: Iterable[str]) -> list[str]:
 
 
 def part_name(column: str) -> str:
+    """The reward function's name in the name of its column: `rewards/format/mean` → `format`."""
     return column.removeprefix("rewards/").removesuffix("/mean")
 
 

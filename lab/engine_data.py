@@ -45,6 +45,7 @@ class QueuedWork(ABC):
         """The work itself; what it yields is not looked at."""
 
     def advance(self) -> None:
+        """Takes one event. A failure ends this work with a sentence, nothing else."""
         self.begun = True
         try:
             self.awaits = awaited(next(self._events))
@@ -57,14 +58,17 @@ class QueuedWork(ABC):
             self.finish("failed", sentence_of(error))
 
     def cancel(self) -> None:
+        """Ends the work where it is; what was found so far counts."""
         self._events.close()
         self.finish("cancelled")
 
     def finish(self, status: str, error: str | None = None) -> None:
+        """Gives the command its status and `result`; the work wants no more turns."""
         self.ended = True
         self.engine.store.finish_command(self.command.id, status, result=self.result, error=error)
 
     def policy(self, config: RunConfig):
+        """The loaded model of this config, with its number of threads in force."""
         policy = self.engine.models.get(config)
         policy.use_threads(config.num_threads)
         return policy
@@ -88,6 +92,7 @@ class ScanWork(QueuedWork):
         self._tell("queued")
 
     def run(self) -> Generator[Any, None, None]:
+        """Samples each prompt that is not held out, and tells what was found after every few."""
         config = RunConfig.from_dict(self.command.args.get("config") or {})
         numbered = [(place, row) for place, row in enumerate(self._datasets.rows(self._dataset)) if row.get("held_out") is not True]
         numbered = numbered[:self._most]
@@ -102,6 +107,7 @@ class ScanWork(QueuedWork):
             yield event
 
     def finish(self, status: str, error: str | None = None) -> None:
+        """The data set keeps how the scan ended; the command's result counts the prompts."""
         self._tell(status, error)
         self.result = {"prompts": len(self._found)}
         super().finish(status, error)
@@ -118,5 +124,6 @@ class PreflightWork(QueuedWork):
     """args: config. The result is the pre-flight as a dict; nothing else is kept."""
 
     def run(self) -> Generator[Any, None, None]:
+        """Samples a few groups; what they promise becomes the result."""
         config = RunConfig.from_dict(self.command.args.get("config") or {})
         self.result = (yield from look(self.policy(config), config)).to_dict()

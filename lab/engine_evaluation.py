@@ -38,6 +38,7 @@ class EvaluationWork:
         self._events = self._run()
 
     def advance(self) -> None:
+        """Takes one event; now and then the share that is done is told. A failure ends this work alone."""
         self.begun = True
         try:
             event = next(self._events, None)
@@ -58,6 +59,7 @@ class EvaluationWork:
         self._store.tell_progress(self.command.id, share=self._share)
 
     def cancel(self) -> None:
+        """Ends it; an adapter that was answered already keeps its numbers."""
         self._events.close()
         self._finish("cancelled")
 

@@ -85,6 +85,7 @@ class Engine:
             psutil.Process(known.pid).terminate()
 
     def status(self) -> EngineStatus:
+        """What is known of the engine now: its heartbeat if it lives, else how it ended or that it is about to start."""
         known = self.store.process("engine")
         if known and process_is_there(known.pid, known.started):
             found = _status(*_alive(time.time() - known.heartbeat), known)

@@ -55,6 +55,7 @@ class Lab:
 
     @classmethod
     def open(cls, runs_dir: Path) -> Lab:
+        """The lab over a runs folder, with the recorded run beside it where the assets hold one."""
         try:
             demo = Store(asset("demo/lab.sqlite3"), read_only=True)
         except FileNotFoundError:
@@ -135,6 +136,7 @@ def cancel(lab: Lab, owner: str, command_id: int) -> dict[str, int]:
 
 
 def own_command(lab: Lab, owner: str, command_id: int) -> Command:
+    """The owner's command of this id. ActionError 404 for one that is unknown or another's."""
     command = lab.store.command(command_id)
     if command is None or command.owner != owner:
         raise ActionError(f"There is no command {command_id} here.", 404)

@@ -25,12 +25,14 @@ router = APIRouter(prefix="/api/runs/{run_id}/scores")
 
 @router.get("")
 def show_waiting(request: Request, run_id: str, owner: Owner, lab: TheLab) -> Response:
+    """The completions that wait for a person's scores, or null."""
     store, run = lab.find(owner, run_id)
     return json_answer(request, {"run": run.id, "waiting": waiting(run, store.events(run.id))})
 
 
 @router.post("")
 def give(request: Request, run_id: str, owner: Owner, lab: TheLab, body: Annotated[dict[str, Any], Body()]) -> Response:
+    """Scores for the completions told by `id`; the run then goes on."""
     only_known(body, "id", "scores")
     return json_answer(request, give_scores(lab, owner, run_id, part_of(body, "id", str, ""), part_of(body, "scores", list, [])))
 

@@ -74,6 +74,7 @@ def prepare(lab: Lab, owner: str, source: Values, mapping: Values | None, name: 
 
 
 def datasets(lab: Lab, owner: str) -> list[Values]:
+    """The owner's data sets, newest first, each without its rows."""
     return [dataset_view(lab, found) for found in _datasets(lab).of(owner)]
 
 
@@ -116,6 +117,7 @@ def keep(lab: Lab, owner: str, dataset: str, low: float, high: float, name: str 
 
 
 def delete(lab: Lab, owner: str, dataset: str) -> Values:
+    """Removes the data set and its file. ActionError for one made from the command line, or that is being scanned."""
     found = _find(lab, owner, dataset)
     if found.owner != owner:
         raise ActionError(f"{found.name} was made from the command line and is not deleted from here.", 403)
@@ -132,6 +134,7 @@ def rows_of(lab: Lab, owner: str, dataset: str) -> tuple[str, list[Values]]:
 
 
 def dataset_view(lab: Lab, found: Dataset) -> Values:
+    """What the list of data sets shows; of a scan only how far it is and its summary."""
     scan = dict(found.scan or {})
     prompts = scan.pop("prompts", [])
     if scan:

@@ -38,11 +38,13 @@ READING = asyncio.Semaphore(2)  # files read at the same time: each may take a c
 
 @router.get("/data")
 def list_data(request: Request, owner: Owner, lab: TheLab) -> Response:
+    """The owner's data sets, and what a new one can be made of."""
     return json_answer(request, {"datasets": data.datasets(lab, owner), "sources": data.sources()})
 
 
 @router.post("/data/upload")
 async def upload(request: Request, owner: Owner, lab: TheLab, name: str) -> Response:
+    """A file as the request's body; its rows are kept until the next upload, and its columns told."""
     with tempfile.TemporaryDirectory(prefix="lab-upload-") as folder:
         path = Path(folder) / "upload"
         with path.open("wb") as file:
@@ -57,6 +59,7 @@ async def upload(request: Request, owner: Owner, lab: TheLab, name: str) -> Resp
 
 @router.post("/data/fetch")
 async def fetch(request: Request, owner: Owner, lab: TheLab, body: Annotated[dict[str, Any], Body()]) -> Response:
+    """Rows of a Hugging Face data set: {id, config, split, rows}, read by a process of its own."""
     only_known(body, "id", "config", "split", "rows")
     hub_id = part_of(body, "id", str, "").strip()
     rows = str(body.get("rows") or "1000")
@@ -71,6 +74,7 @@ async def fetch(request: Request, owner: Owner, lab: TheLab, body: Annotated[dic
 
 @router.post("/data/preview")
 def preview(request: Request, owner: Owner, lab: TheLab, body: Annotated[dict[str, Any], Body()]) -> Response:
+    """The first rows of a source under a mapping of its columns, and some as the model would see them."""
     only_known(body, "source", "mapping", "model", "system_prompt")
     return json_answer(request, data.preview(lab, owner, part_of(body, "source", dict, {}), part_of(body, "mapping", dict, None),
                                        part_of(body, "model", str, "tiny"), part_of(body, "system_prompt", str, "")))
@@ -78,6 +82,7 @@ def preview(request: Request, owner: Owner, lab: TheLab, body: Annotated[dict[st
 
 @router.post("/data")
 def prepare(request: Request, owner: Owner, lab: TheLab, body: Annotated[dict[str, Any], Body()]) -> Response:
+    """Makes a data set of what the preview shows."""
     only_known(body, "source", "mapping", "name", "held_out_share")
     return json_answer(request, data.prepare(lab, owner, part_of(body, "source", dict, {}), part_of(body, "mapping", dict, None),
                                        part_of(body, "name", str, "").strip(), _number(body, "held_out_share", 0.0)))
@@ -85,11 +90,13 @@ def prepare(request: Request, owner: Owner, lab: TheLab, body: Annotated[dict[st
 
 @router.get("/data/{dataset}")
 def details(request: Request, dataset: str, owner: Owner, lab: TheLab) -> Response:
+    """One data set, with what a scan has found about each prompt."""
     return json_answer(request, data.details(lab, owner, dataset))
 
 
 @router.post("/data/{dataset}/scan")
 def scan(request: Request, dataset: str, owner: Owner, lab: TheLab, body: Annotated[dict[str, Any], Body()]) -> Response:
+    """Asks for a difficulty scan; the answer names the command."""
     only_known(body, "config", "samples", "prompts")
     return json_answer(request, data.scan(lab, owner, dataset, part_of(body, "config", dict, {}), int(_number(body, "samples", 8)),
                                     int(_number(body, "prompts", 64))))
@@ -97,6 +104,7 @@ def scan(request: Request, dataset: str, owner: Owner, lab: TheLab, body: Annota
 
 @router.post("/data/{dataset}/keep")
 def keep(request: Request, dataset: str, owner: Owner, lab: TheLab, body: Annotated[dict[str, Any], Body()]) -> Response:
+    """A new data set of the prompts whose share of right answers lies from `low` to `high`."""
     only_known(body, "low", "high", "name")
     low, high = _number(body, "low", 0.1), _number(body, "high", 0.9)
     return json_answer(request, data.keep(lab, owner, dataset, low, high, part_of(body, "name", str, None)))
@@ -104,6 +112,7 @@ def keep(request: Request, dataset: str, owner: Owner, lab: TheLab, body: Annota
 
 @router.post("/data/{dataset}/delete")
 def delete(request: Request, dataset: str, owner: Owner, lab: TheLab) -> Response:
+    """Deletes a data set of the owner's."""
     return json_answer(request, data.delete(lab, owner, dataset))
 
 
@@ -121,6 +130,7 @@ def export(dataset: str, owner: Owner, lab: TheLab, format: str = "jsonl") -> Re
 
 @router.post("/preflight")
 def preflight(request: Request, owner: Owner, lab: TheLab, body: Annotated[dict[str, Any], Body()]) -> Response:
+    """Asks for a look at a few groups under a config, without a run."""
     only_known(body, "config")
     return json_answer(request, actions.preflight(lab, owner, part_of(body, "config", dict, {})))
 

@@ -49,5 +49,6 @@ def build_page() -> gr.Blocks:
 
 
 def page_css() -> str:
+    """Styles that depend on the fields: TRL's default beside each."""
     return "\n".join(trl_css(tab.ID) for tab in TABS)
 

@@ -31,9 +31,11 @@ class Keeper:
         self._thread = threading.Thread(target=self._keep, name="engine keeper", daemon=True)
 
     def start(self) -> None:
+        """Begins to keep the engine, in a thread."""
         self._thread.start()
 
     def stop(self) -> None:
+        """Ends the thread; the engine goes on."""
         self._over.set()
         self._thread.join(timeout=2 * BEAT_SECONDS)
 
@@ -67,6 +69,7 @@ def now(lab: Lab, keeper: Keeper, owner: str, run_id: str | None, after: float) 
 
 
 def engine_view(status: EngineStatus) -> dict[str, Any]:
+    """The engine's state in a word and a sentence, and what its last heartbeat said."""
     return {"state": status.state, "sentence": status.sentence, "heartbeat_age": status.heartbeat_age, "error": status.error,
             "other_version": status.other_version, "traceback": status.traceback, "info": status.info}
 

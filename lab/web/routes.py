@@ -52,6 +52,7 @@ LARGE = 2000  # bytes from which compressing pays
 
 
 def add_routes(app: FastAPI, lab: Lab, keeper: Keeper) -> None:
+    """Puts the routes into the app, and what refusals of the lab look like: {error} with a status."""
     app.state.lab, app.state.keeper = lab, keeper
     app.include_router(router)
     app.add_exception_handler(ActionError, lambda request, error: json_answer(request, {"error": str(error)}, error.status))
@@ -60,6 +61,7 @@ def add_routes(app: FastAPI, lab: Lab, keeper: Keeper) -> None:
 
 
 def the_lab(request: Request) -> Lab:
+    """The lab of the app that answers this request."""
     return request.app.state.lab
 
 
@@ -69,11 +71,13 @@ router = APIRouter(prefix="/api")
 
 @router.get("/runs")
 def list_runs(request: Request, owner: Owner, lab: TheLab) -> Response:
+    """Runs that the owner may see, newest first, recorded ones last."""
     return json_answer(request, {"runs": [views.run_view(run) for run in lab.runs(owner)]})
 
 
 @router.get("/runs/{run_id}")
 def show_run(request: Request, run_id: str, owner: Owner, lab: TheLab) -> Response:
+    """A run with its config, its events, and the traceback of a failure."""
     store, run = lab.find(owner, run_id)
     return json_answer(request, views.run_details(run, store.events(run_id)))
 
@@ -137,6 +141,7 @@ def groups(request: Request, run_id: str, step: int, owner: Owner, lab: TheLab) 
 
 @router.get("/runs/{run_id}/steps/{step}/groups/{group}/tokens")
 def tokens(request: Request, run_id: str, step: int, group: int, owner: Owner, lab: TheLab) -> Response:
+    """A group with the arrays of every token, where the run kept them."""
     store, run = lab.find(owner, run_id)
     found = store.tokens(run_id, step, group)
     if found is None:
@@ -154,6 +159,7 @@ def live(request: Request, owner: Owner, lab: TheLab, run: str | None = None, af
 
 @router.get("/samples/{rollout_id}")
 def show_sample(request: Request, rollout_id: int, owner: Owner, lab: TheLab) -> Response:
+    """A sample of the owner's: its status, settings and groups."""
     rollout = lab.store.rollout(rollout_id)
     if rollout is None or rollout.owner != owner or rollout.kind != "sample":
         raise ActionError(f"There is no sample {rollout_id} here.", 404)
@@ -194,16 +200,19 @@ def plan(request: Request, owner: Owner, lab: TheLab, body: Annotated[dict[str, 
 
 @router.get("/commands/{command_id}")
 def show_command(request: Request, command_id: int, owner: Owner, lab: TheLab) -> Response:
+    """What became of a command: its status, its result or why not."""
     return json_answer(request, views.command_view(actions.own_command(lab, owner, command_id)))
 
 
 @router.post("/commands/{command_id}/cancel")
 def cancel(request: Request, command_id: int, owner: Owner, lab: TheLab) -> Response:
+    """Stops a command that waits or is carried out."""
     return json_answer(request, actions.cancel(lab, owner, command_id))
 
 
 @router.post("/engine/restart")
 def restart_engine(request: Request, owner: Owner) -> Response:
+    """Starts the engine that fell, or exchanges one of another version."""
     request.app.state.keeper.restart()
     return json_answer(request, {"engine": presence.engine_view(request.app.state.keeper.status)})
 
@@ -220,6 +229,7 @@ def curves(request: Request, theme: str = "light") -> Response:
 
 @router.get("/presets")
 def presets(request: Request) -> Response:
+    """Every preset with its settings, as a config has them and as the form shows them."""
     return json_answer(request, {"presets": [{"name": p.name, "title": p.title, "why": p.why, "source": p.source, "group": p.group,
                                         "settings": p.settings,
                                         "form": {name: form_value(name, value) for name, value in p.settings.items()}}
@@ -240,6 +250,7 @@ def parity(request: Request) -> Response:
 
 @router.get("/examples")
 def examples(request: Request, model: str = "tiny", task: str = "") -> Response:
+    """Prompts that suit model and task, and what the model is limited to."""
     return json_answer(request, actions.examples(model, task))
 
 
@@ -250,6 +261,7 @@ def _found(view: dict[str, Any] | None, otherwise: str) -> dict[str, Any]:
 
 
 def part_of(body: dict[str, Any], name: str, kind: type, default: Any) -> Any:
+    """A part of the request's body. ActionError if it is of another kind."""
     value = body.get(name, default)
     if value is not default and not isinstance(value, kind):
         raise ActionError(f"{name} must be a {kind.__name__}.")
@@ -257,12 +269,14 @@ def part_of(body: dict[str, Any], name: str, kind: type, default: Any) -> Any:
 
 
 def only_known(body: dict[str, Any], *known: str) -> None:
+    """ActionError for a field that the route does not read: a misspelt one must not be ignored."""
     unknown = sorted(set(body) - set(known))
     if unknown:
         raise ActionError(f"Unknown field {', '.join(unknown)}. Known fields: {', '.join(known)}.")
 
 
 def json_answer(request: Request, content: Any, status: int = 200) -> Response:
+    """The content as JSON, compressed where that pays; ValueError for NaN, which JSON has no word for."""
     text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     body = text.encode("utf-8", "replace")  # half a character, such as a reward function's error may hold, becomes "?"
     headers = {"cache-control": "no-store"}

@@ -49,6 +49,7 @@ def current_user(request: HTTPConnection) -> str:
 
 
 def is_loopback(host: str) -> bool:
+    """Whether a host name or address is this machine's own."""
     if host == "localhost":
         return True
     try:
@@ -64,6 +65,7 @@ class Guard:
         self.app = app
 
     async def __call__(self, scope, receive, send):
+        """Answers with a refusal, or hands the request on with its owner in the scope's state."""
         if scope["type"] not in ("http", "websocket"):
             return await self.app(scope, receive, send)
         connection = HTTPConnection(scope)

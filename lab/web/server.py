@@ -101,6 +101,7 @@ class Revalidated(StaticFiles):
     """Static files the browser may keep but must ask about: a new version of the lab is seen at the next load."""
 
     def file_response(self, *args, **kwargs):
+        """The file, with the order to ask again before it is used."""
         response = super().file_response(*args, **kwargs)
         response.headers["cache-control"] = "no-cache"
         return response

@@ -22,6 +22,7 @@ EXAMPLE = "What is 12 + 30? => 42\nWhat is 7 + 5? => 12\nCompute 81 - 19. => 62"
 
 
 def build() -> None:
+    """The tab's components: the source at the left, what was made of it at the right."""
     with gr.Row(elem_classes=["bench"], equal_height=False):
         with gr.Column(elem_classes=["rail", "wide", "data-rail"], scale=0, min_width=296):
             _rail()

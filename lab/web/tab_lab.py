@@ -20,6 +20,7 @@ SUITED = ("task", "rewards", "reward_weights", "max_completion_length")  # what 
 
 
 def build() -> None:
+    """The tab's components: what to sample at the left, the group at the right."""
     settings = first_run()
     with gr.Row(elem_classes=["bench"], equal_height=False):
         with gr.Column(elem_classes=["rail"], scale=0, min_width=264):

@@ -13,6 +13,7 @@ ID, LABEL = "reward", "Reward"
 
 
 def build() -> None:
+    """The tab's components: the editor and the weights at the left, what they make of completions at the right."""
     with gr.Row(elem_classes=["bench", "reward-bench"], equal_height=False):
         with gr.Column(elem_classes=["glass", "reward-left"], scale=0, min_width=320):
             with gr.Column(elem_classes=["panel", "reward-editor"]):

@@ -24,6 +24,7 @@ WIDE = ("num_generations", "rewards", "reward_weights", "model", "task", "system
 
 
 def build() -> None:
+    """The tab's components: the settings at the left, how the run goes at the right."""
     settings = first_run()
     with gr.Row(elem_classes=["bench"], equal_height=False):
         with gr.Column(elem_classes=["rail", "wide"], scale=0, min_width=296):

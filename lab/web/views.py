@@ -31,11 +31,13 @@ def run_view(run: Run) -> dict[str, Any]:
 
 
 def run_details(run: Run, events: list[RunEvent]) -> dict[str, Any]:
+    """A run with everything that the list leaves out."""
     return run_view(run) | {"config": run.config, "traceback": run.traceback, "functions": functions(run.config),
                             "events": [event_view(event) for event in events]}
 
 
 def event_view(event: RunEvent) -> dict[str, Any]:
+    """An event of a run: a change, a checkpoint, an evaluation that failed…"""
     return {"id": event.id, "step": event.step, "attempt": event.attempt, "kind": event.kind, "data": event.data, "created": event.created}
 
 
@@ -49,6 +51,7 @@ def functions(config: dict[str, Any], groups: list[Group] = ()) -> list[dict[str
 
 
 def group_view(group: Group) -> dict[str, Any]:
+    """A group with its statistics; token ids and arrays are left out (`tokens_view`)."""
     return {"index": group.index, "prompt": group.prompt, "answer": group.row.get("answer"), "mean": group.mean, "std": group.std,
             "dead": group.dead, "verdict": verdict(group), "completions": [completion_view(c) for c in group.completions]}
 
@@ -64,6 +67,7 @@ def verdict(group: Group) -> str | None:
 
 
 def completion_view(c: Completion) -> dict[str, Any]:
+    """A completion with each function's reward, the total and its advantage."""
     return {"index": c.index, "text": c.text, "tokens": len(c.token_ids), "finished": c.finished, "rewards": c.rewards,
             "reward": c.reward, "advantage": c.advantage}
 
@@ -78,6 +82,7 @@ def tokens_view(group: Group) -> dict[str, Any]:
 
 
 def sample_view(rollout: Rollout, groups: list[Group]) -> dict[str, Any]:
+    """A sample with the settings it was asked for and its groups, which are complete when its status is done."""
     return {"rollout": rollout.id, "status": rollout.status, "error": rollout.error, "adapter": rollout.adapter,
             "adapter_step": rollout.adapter_step, "prompts": rollout.prompts, "settings": rollout.settings,
             "functions": functions(rollout.settings, groups), "created": rollout.created,
@@ -85,11 +90,13 @@ def sample_view(rollout: Rollout, groups: list[Group]) -> dict[str, Any]:
 
 
 def command_view(command: Command) -> dict[str, Any]:
+    """A command with what came of it."""
     return {"id": command.id, "kind": command.kind, "run": command.run, "status": command.status, "result": command.result,
             "error": command.error}
 
 
 def live_view(live: Live) -> dict[str, Any]:
+    """A completion that is being written."""
     return {"rollout": live.rollout, "run": live.run, "step": live.step, "kind": live.kind, "prompt": live.prompt, "group": live.group,
             "index": live.index, "text": live.text, "tokens": live.n_tokens, "ended": live.ended}
 

@@ -58,6 +58,7 @@ class Benches:
             return answer
 
     def close(self) -> None:
+        """Ends every worker; what is still being scored is given up."""
         for owner in list(self._hosts):
             self._end_running(owner)
         self._pool.shutdown(wait=False, cancel_futures=True)

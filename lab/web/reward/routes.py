@@ -32,6 +32,7 @@ MOST_FUNCTIONS = 12
 
 @router.get("")
 def begin(request: Request, owner: Owner, lab: TheLab, kind: str = "run", run: str | None = None, step: int | None = None) -> Response:
+    """What the Reward tab opens with: the draft, frozen versions, built-ins, and the columns a function would be given."""
     columns = _columns(lab, owner, {"kind": kind, "run": run, "step": step})
     source = lab.shelf.draft(owner)
     return json_answer(request, {
@@ -55,6 +56,7 @@ def save_draft(request: Request, owner: Owner, lab: TheLab, body: Annotated[dict
 
 @router.post("/bench")
 async def run_bench(request: Request, owner: Owner, lab: TheLab, body: Annotated[dict[str, Any], Body()]) -> Response:
+    """Scores the draft and other functions on stored completions, with the hostile set beside them."""
     only_known(body, "source", "functions", "on", "against")
     source, functions = _source(body), [str(f) for f in part_of(body, "functions", list, [])]
     if len(functions) > MOST_FUNCTIONS:
@@ -91,6 +93,7 @@ def freeze(request: Request, owner: Owner, lab: TheLab, body: Annotated[dict[str
 
 @router.get("/versions/{label}")
 def show_version(request: Request, label: str, owner: Owner, lab: TheLab) -> Response:
+    """A frozen version with its source."""
     try:
         version = lab.shelf.version(owner, label)
     except ShelfError as error:
@@ -99,6 +102,7 @@ def show_version(request: Request, label: str, owner: Owner, lab: TheLab) -> Res
 
 
 def the_benches(request: Request) -> Benches:
+    """The reward workers of this web process."""
     return request.app.state.benches
 
 

@@ -30,6 +30,7 @@ class Source:
 
     @property
     def columns(self) -> list[str]:
+        """Columns that the groups' rows have, but for the prompt."""
         return [name for name in dict.fromkeys(name for group in self.groups for name in group.row) if name != "prompt"]
 
 
