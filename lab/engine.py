@@ -318,6 +318,7 @@ def _without_runs(arguments: list[str]) -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Runs one engine until it ends by itself or is told to. Exit status 1: another works on the folder, or it fell."""
     parser = argparse.ArgumentParser(prog="python -m lab.engine", description="The engine of GRPO Lab: the page starts it by itself.")
     parser.add_argument("--runs", type=Path, required=True, help="the runs folder")
     parser.add_argument("--idle-exit", type=float, default=IDLE_EXIT_SECONDS,

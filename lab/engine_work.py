@@ -106,6 +106,7 @@ class RunWork:
         self._store.set_status(self.run, "training")
 
     def pause(self, why: str | None = None) -> None:
+        """No turns until `play`. `why` is shown where the run did not pause because somebody asked."""
         self.playing = False
         self._store.set_status(self.run, "paused", error=why)
 
@@ -266,6 +267,7 @@ class SampleWork:
         self._events = self._run()
 
     def advance(self) -> None:
+        """Takes one event. A failure ends this sample with a sentence; texts that are complete stay."""
         self.begun = True
         try:
             event = next(self._events, None)
@@ -369,6 +371,7 @@ class LiveTexts:
         self._seen: dict[tuple[int, int], tuple[int, bool]] = {}
 
     def write(self, partial: Iterable[tuple[int, int, str, int, bool]]) -> None:
+        """`partial` as TokensSampled has it: (group, index, text, tokens, ended) of each completion."""
         news = [p for p in partial if self._seen.get(p[:2]) != (p[3], p[4])]
         if news:
             self._seen |= {p[:2]: (p[3], p[4]) for p in news}
