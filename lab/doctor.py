@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 import psutil
 
+from lab.ram import ram
+
 PACKAGES = ("torch", "transformers", "peft", "bitsandbytes", "gradio", "pandas", "plotly", "trl", "math-verify")
 
 
@@ -63,7 +65,7 @@ def _missing(package: str) -> Line:
 def machine() -> list[Line]:
     import torch
 
-    memory = psutil.virtual_memory()
+    memory = ram()
     lines = [Line("memory", f"{memory.available / 2**30:.1f} of {memory.total / 2**30:.1f} GB free", None),
              Line("cpu", f"{psutil.cpu_count()} logical cores, torch uses {torch.get_num_threads()} threads", None)]
     if torch.cuda.is_available():

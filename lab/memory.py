@@ -15,6 +15,7 @@ import psutil
 import torch
 
 from lab.planner import CUDA_CONTEXT
+from lab.ram import ram
 
 if TYPE_CHECKING:
     from lab.rollout import Rollout
@@ -48,7 +49,7 @@ def held(device: torch.device) -> float:
 def free(device: torch.device) -> float:
     """Bytes this process could still get: what is free, on CUDA up to the `limit` of this process."""
     if device.type != "cuda":
-        return psutil.virtual_memory().available
+        return ram().available
     unused, total = torch.cuda.mem_get_info(device)
     return min(unused, torch.cuda.get_per_process_memory_fraction(device.index) * total - torch.cuda.memory_reserved(device))
 

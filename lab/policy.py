@@ -220,13 +220,22 @@ class Policy:
         return tuple(torch.zeros(counted.shape, dtype=v.dtype, device=v.device).masked_scatter(counted, v) for v in values)
 
     def prompt_ids(self, prompt: str | list[dict], system_prompt: str | None) -> list[int]:
-        """The rendered chat as token ids. `system_prompt` "" is the model's own default, None no system message."""
+        """The rendered chat as token ids. `system_prompt` "" is the model's own default, None no system message.
+
+        Raises ModelError for a tokenizer that is not this model's.
+        """
         if system_prompt == "":
             system_prompt = self.system_prompt
         if self.tokenizer.chat_template is None:
-            return self.tokenizer(prompt if isinstance(prompt, str) else prompt[-1]["content"])["input_ids"]
-        text = self.tokenizer.apply_chat_template(_messages(prompt, system_prompt), tokenize=False, add_generation_prompt=True)
-        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
+            ids = self.tokenizer(prompt if isinstance(prompt, str) else prompt[-1]["content"])["input_ids"]
+        else:
+            text = self.tokenizer.apply_chat_template(_messages(prompt, system_prompt), tokenize=False, add_generation_prompt=True)
+            ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        known = self.model.get_input_embeddings().weight.shape[0]
+        if max(ids, default=0) >= known:
+            raise ModelError(f"The tokenizer of {self.name} makes token {max(ids)} ({self.tokenizer.decode([max(ids)])!r}) of this "
+                             f"prompt, but the model has only {known} tokens: they do not belong together.")
+        return ids
 
     def pad_prompts(self, prompts: list[list[int]]) -> tuple[Tensor, Tensor]:
         """Prompts of different lengths → left-padded ids and mask, each (K, P)."""

@@ -247,7 +247,8 @@ class Trainer(Collecting, Updating):
             raise error
         smaller = self.batch and smaller_budget(self.batch.rollout, self.config.micro_batch_tokens)
         if not smaller:
-            raise TrainingError(f"Step {self.step + 1} needs more memory than there is, even for one completion at a time. Lower "
+            how = "even for one completion at a time" if self.batch else "already while sampling"
+            raise TrainingError(f"Step {self.step + 1} needs more memory than there is, {how}. Lower "
                                 f"prompts_per_step, num_generations or max_completion_length.") from error
         return smaller
 

@@ -122,6 +122,15 @@ def test_a_padding_token_that_the_model_has_no_embedding_for_pads_nothing(tmp_pa
         torch.testing.assert_close(policy.plain_logps(rollout, None)[0], rollout.sampling_logps, atol=1e-4, rtol=0)
 
 
+def test_a_prompt_with_tokens_that_the_model_does_not_have_is_refused_in_a_sentence(tmp_path):
+    config = transformers.LlamaConfig(**SIZES | dict(vocab_size=100), pad_token_id=0)
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    transformers.AutoTokenizer.from_pretrained(asset("models/tiny")).save_pretrained(tmp_path)
+    policy = Policy.load(str(tmp_path), device="cpu", num_threads=1)
+    with pytest.raises(ModelError, match="token 233 .* only 100 tokens"):
+        policy.prompt_ids("What is 69 + 13?", "")
+
+
 def test_gemma_2_keeps_its_cap_on_attention_scores(load):
     policy = load(GEMMA2)
     rollout = roll(policy, None, num_generations=2, max_completion_length=8)

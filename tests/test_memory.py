@@ -90,6 +90,13 @@ def test_not_even_one_completion_fits_is_an_error_with_advice(make_trainer, poli
         next(trainer)
 
 
+def test_too_little_memory_to_sample_is_said_to_be_that(make_trainer, policy, monkeypatch):
+    trainer = make_trainer(max_steps=1)
+    monkeypatch.setattr(policy, "decoding", lambda *a, **k: (_ for _ in ()).throw(MemoryError()))
+    with pytest.raises(TrainingError, match="already while sampling"):
+        next(trainer)
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux lets a process limit its own memory")
 def test_a_real_memory_limit_makes_pieces_smaller_and_the_step_is_done():
     out = subprocess.run([sys.executable, "-c", UNDER_A_LIMIT], capture_output=True, text=True, timeout=300, check=False)

@@ -10,10 +10,10 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-import psutil
 import torch
 
 from lab.planner import number_format
+from lab.ram import ram
 
 ROWS = 256
 SECONDS = 0.2  # for each format
@@ -33,7 +33,7 @@ def choose(device: torch.device, parameters: int, width: int) -> Precision:
     def faster() -> float:
         return _product_seconds(torch.float32, width) / _product_seconds(torch.bfloat16, width)
 
-    name, reason = number_format(device.type, parameters, psutil.virtual_memory().total, faster)
+    name, reason = number_format(device.type, parameters, ram().total, faster)
     return Precision(getattr(torch, name), reason)
 
 

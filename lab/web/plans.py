@@ -9,13 +9,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import psutil
-
 from lab.config import RunConfig
 from lab.contradictions import cautions
 from lab.models.registry import ModelError, ModelSource, resolve
 from lab.models.shapes import SHAPES
 from lab.planner import PART_NAMES, ModelShape, Plan, Speed, number_format, plan
+from lab.ram import ram
 from lab.storage.plans import corrections, measured_run
 from lab.store import Run
 from lab.tasks import BUILTIN_TASKS, load_task
@@ -73,7 +72,7 @@ def _form(config: RunConfig, source: ModelSource, shape: ModelShape, machine: di
     def faster() -> float:
         return speeds["bfloat16"][threads]["flops"] / speeds["float32"][threads]["flops"]
 
-    dtype, reason = number_format(device, source.params or shape.linear + shape.embeddings, psutil.virtual_memory().total, faster)
+    dtype, reason = number_format(device, source.params or shape.linear + shape.embeddings, ram().total, faster)
     return dict(device=device, dtype=dtype, load_in_4bit=four_bit), reason
 
 
@@ -86,7 +85,7 @@ def _speed(config: RunConfig, source: ModelSource, dtype: str, machine: dict[str
 
 def _memory(machine: dict[str, Any]) -> float:
     """Bytes that the engine holds or could get: now on a CPU, in all on a card."""
-    return machine["memory"] if machine["device"] == "cuda" else psutil.virtual_memory().available + machine["memory"]
+    return machine["memory"] if machine["device"] == "cuda" else ram().available + machine["memory"]
 
 
 def _prompt_tokens(config: RunConfig, source: ModelSource, shape: ModelShape, runs: list[Run]) -> int:
