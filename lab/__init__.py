@@ -13,7 +13,8 @@ _HOMES = {
     "sample_group": "training.sampling", "preflight": "training.preflight", "scan": "training.difficulty",
     "RewardError": "rewards",
     "Completion": "records", "Group": "records", "StepRecord": "records",
-    "open_run": "storage.recorder", "record": "storage.recorder", "recording": "storage.recorder", "watch": "storage.recorder",
+    "open_run": "storage.recorder", "record": "storage.recorder", "recording": "storage.recorder",
+    "resuming": "storage.recorder", "watch": "storage.recorder",
 }
 __all__ = sorted(_HOMES)
 

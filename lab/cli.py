@@ -1,4 +1,4 @@
-"""The `grpo-lab` command: opens the lab, trains without a page, checks the machine, lists models.
+"""The `grpo-lab` command: opens the lab, trains and resumes without a page, checks the machine, lists models.
 
 Every setting of `RunConfig` is a flag of `grpo-lab train`, made from the field itself, so command line, page and Python
 cannot disagree. Each command imports what it needs when it is called: `grpo-lab --help` must not wait for torch.
@@ -12,16 +12,20 @@ import math
 import sys
 import time
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import tyro
 
 from lab.config import ConfigError, RunConfig
-from lab.errors import Unreadable, did_you_mean, read_text
+from lab.errors import CommandError, PromptTooLong, Unreadable, did_you_mean, read_text
 from lab.storage import default_runs_dir
 
 if TYPE_CHECKING:
+    from tqdm import tqdm
+
+    from lab.records import StepRecord
     from lab.trainer import Trainer
 
 RUNS_HELP = "Folder of the runs; by default the one that the environment variable GRPO_LAB_RUNS names."
@@ -50,7 +54,7 @@ def main(argv: list[str] | None = None) -> int:
 
 @dataclasses.dataclass
 class OpenArguments:
-    """Open GRPO Lab in the browser. Other commands: train, rewards, data, doctor, models, bench (each has --help)."""
+    """Open GRPO Lab in the browser. Other commands: train, resume, rewards, data, doctor, models, bench (each has --help)."""
 
     port: Annotated[int, tyro.conf.arg(help="Port on 127.0.0.1; 0 takes a free one.")] = 7860
     browser: Annotated[bool, tyro.conf.arg(help="Open a browser window.")] = True
@@ -107,38 +111,56 @@ def _preflight(config: RunConfig) -> bool:
 
 
 def _train(config: RunConfig, name: str | None, runs: Path) -> int:
-    from tqdm import tqdm
-
     import lab
-    from lab.rewards.by_hand import ScoresAwaited
     from lab.tasks.sources import task_name
 
     trainer = lab.Trainer(config)
     name = name or f"{task_name(config.task)}-{time.strftime('%H%M')}"
     print(f"Run {name}: {config.prompts_per_step} prompts × {config.num_generations} completions = {config.completions_per_step} "
           f"per step; steps: {config.max_steps}", flush=True)
+    return _follow(trainer, lab.recording(trainer, name, runs_dir=runs), name, runs)
+
+
+def _follow(trainer: Trainer, steps: Iterator[StepRecord], name: str, runs: Path) -> int:
+    """Go through a run's steps with a bar, and say how it ended and what goes on with it; `name` may be its id."""
+    from tqdm import tqdm
+
+    import lab
+    from lab.rewards.by_hand import ScoresAwaited
+    from lab.training.planning import WATCHED_STEPS
+
     _say_plan(trainer, runs)
-    bar = tqdm(total=config.max_steps, unit="step")
+    begun, interrupted = trainer.step, False
+    bar = tqdm(total=trainer.config.max_steps, initial=begun, unit="step")
     try:
-        for step in lab.recording(trainer, name, runs_dir=runs):
+        for step in steps:
             bar.update()
-            if trainer.step == 1 and trainer.planning.report:
-                bar.write(trainer.planning.report["measured"]["sentence"])
+            if trainer.step - begun == 1 + WATCHED_STEPS:
+                _say_measured(trainer, bar)
             reward = step.metrics["reward"]  # nan where no function applied to any completion
             bar.set_postfix_str(f"reward {'–' if math.isnan(reward) else f'{reward:.3f}'}, kl {step.metrics['kl']:.4f}")
     except KeyboardInterrupt:
-        pass  # recording has saved a checkpoint on its way out
+        interrupted = True  # recording has saved a checkpoint on its way out
     except ScoresAwaited as asked:
         print(f"Step {asked.step} waits for scores given by hand. Its completions are saved in run {name}: open `grpo-lab --runs {runs}`, "
               f"press Resume in the Train tab, and score them there.", file=sys.stderr)
         return 1
     finally:
         bar.close()
-    if trainer.planning.report and trainer.planning.report["measured"]:
-        print(trainer.planning.report["measured"]["sentence"])
-    print(f"Ended after step {trainer.step}. Adapter and checkpoint are in {lab.open_run(name, runs).folder}; "
-          f"`grpo-lab --runs {runs}` shows the run.")
+    if trainer.step - begun <= WATCHED_STEPS:
+        _say_measured(trainer, bar)
+    run = lab.open_run(name, runs)
+    print(f"Ended after step {trainer.step}. Adapter and checkpoint are in {run.folder}; `grpo-lab --runs {runs}` shows the run.")
+    if interrupted:
+        print(f"`grpo-lab resume {run.id} --runs {runs}` goes on from there.")
     return 0
+
+
+def _say_measured(trainer: Trainer, bar: tqdm) -> None:
+    """What the watched steps took, once: beside the plan that was printed before them."""
+    report = trainer.planning.report
+    if report and report["measured"]:
+        bar.write(report["measured"]["sentence"])
 
 
 def _say_plan(trainer: Trainer, runs: Path) -> None:
@@ -175,6 +197,44 @@ def _toml(path: Path | None) -> dict[str, Any]:
 def _flag_help(f: dataclasses.Field) -> str:
     trl = f.metadata["trl"]
     return f.metadata["help"] if trl is None else f"{f.metadata['help']} TRL: {trl}."
+
+
+# -- resume
+
+
+@dataclasses.dataclass
+class ResumeArguments:
+    """Go on with a run from its last checkpoint, as a new attempt of it; Ctrl-C saves and stops."""
+
+    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(help="Its id, or its name: then the newest of that name.")]
+    more: Annotated[int | None, tyro.conf.arg(help="End so many steps after the checkpoint, also where the run had ended. None: at the "
+                                                   "run's own last step.")] = None
+    runs: Annotated[Path, tyro.conf.arg(help=RUNS_HELP)] = dataclasses.field(default_factory=default_runs_dir)
+
+
+def resume(argv: list[str]) -> int:
+    """Go on with a run that was stopped, or that broke off; steps since its checkpoint are done again."""
+    arguments = tyro.cli(ResumeArguments, prog="grpo-lab resume", args=argv)
+    import lab
+    from lab.storage.attempts import refuse_if_going
+    from lab.training.branch import continue_run
+
+    try:
+        run = lab.open_run(arguments.run, arguments.runs)
+    except KeyError as error:
+        raise CommandError(error.args[0]) from error
+    refuse_if_going(run.run)
+    if arguments.more is not None:
+        continue_run(run.store, run.run, arguments.more)
+        run = lab.open_run(run.id, arguments.runs)
+    trainer = run.trainer()
+    last = trainer.config.max_steps
+    if trainer.step >= last and run.status == "finished":
+        raise CommandError(f"Run {run.name!r} has done its {last} steps. `grpo-lab resume {run.id} --more 50` adds some.")
+    print(f"Run {run.name} goes on after step {trainer.step}; steps: {last}", flush=True)
+    if trainer.not_as_before:
+        print(trainer.not_as_before, flush=True)
+    return _follow(trainer, lab.resuming(trainer, run), run.id, arguments.runs)
 
 
 # -- doctor and models
@@ -259,17 +319,16 @@ def data(argv: list[str]) -> int:
     return data(argv)
 
 
-COMMANDS = {"train": train, "rewards": rewards, "data": data, "doctor": doctor, "models": models, "bench": bench}
+COMMANDS = {"train": train, "resume": resume, "rewards": rewards, "data": data, "doctor": doctor, "models": models, "bench": bench}
 
 
 def _known_errors() -> tuple[type[Exception], ...]:
     """The error classes whose message is already a sentence for people; anything else keeps its traceback."""
-    from lab.errors import PromptTooLong
     from lab.models.registry import ModelError
     from lab.rewards import RewardError
     from lab.tasks import TaskError
 
-    return (ModelError, PromptTooLong, RewardError, TaskError)
+    return (CommandError, ModelError, PromptTooLong, RewardError, TaskError)
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from lab.config import RunConfig
 from lab.engine_models import Models, measured_machine
 from lab.errors import CommandError, sentence_of
 from lab.jobs import identity, process_is_there
+from lab.storage.attempts import refuse_if_going
 from lab.storage.rows import Command, Process, Run
 from lab.storage.run_folder import RunFolder
 from lab.store import ALIVE_STATUSES, Store, open_store
@@ -205,8 +206,7 @@ class Engine:
         run = self._known_run(command)
         if run.id in self.runs:
             raise CommandError(f"Run {run.name!r} is still going.")
-        if run.kind == "recorded":
-            raise CommandError(f"Run {run.name!r} is a recording and cannot go on. Start a run with its settings instead.")
+        refuse_if_going(run)
         if command.args.get("more"):
             continue_run(self.store, run, int(command.args["more"]))
             run = self._known_run(command)

@@ -29,6 +29,7 @@ from lab.records import (
     TokensSampled,
 )
 from lab.rewards.by_hand import digest
+from lab.storage.attempts import ChangesAgain, begin_attempt
 from lab.storage.own_files import kept
 from lab.storage.plans import corrections, form_of, keep_plan
 from lab.storage.run_folder import RunFolder, driver_info
@@ -61,22 +62,11 @@ def start_run(engine: Engine, run: Run, *, resume: bool) -> RunWork:
     else:
         trainer = Trainer(config, policy=policy, adapter=run.id)
     if resume:
-        _begin_attempt(store, folder, run, trainer)
+        begin_attempt(store, folder, run, trainer)
     resolved = policy.resolved
     trainer.corrections = corrections(store.runs(), model=config.model, **form_of(resolved))
     store.set_info(run.id, {**run.info, **driver_info(), **engine.models.info(), **resolved})
     return RunWork(engine, run.id, trainer, folder)
-
-
-def _begin_attempt(store: Store, folder: RunFolder, run: Run, trainer: Trainer) -> None:
-    """Changes made and scores given after the checkpoint come again at their steps, so that the steps done again are the same."""
-    from_step = trainer.step
-    again = [e for e in store.events(run.id) if e.kind in ("change", "scores") and e.attempt == run.attempt and e.step > from_step]
-    attempt = store.begin_attempt(run.id, from_step)
-    folder.drop_files_after(from_step)
-    store.add_event(run.id, from_step, "resumed", {"attempt": attempt, "reached_before": run.step, "not_as_before": trainer.not_as_before})
-    for event in again:
-        store.add_event(run.id, event.step, event.kind, event.data)
 
 
 class RunWork:
@@ -90,7 +80,7 @@ class RunWork:
         self._engine, self._store, self._folder = engine, engine.store, folder
         self._owner, self._attempt = self._store.run(run).owner, self._store.run(run).attempt
         events = [e for e in self._store.events(run) if e.attempt == self._attempt]
-        self._again = sorted(((e.step, e.data) for e in events if e.kind == "change"), key=lambda change: change[0])  # still to be made
+        self._again = ChangesAgain(events)
         self._given = {e.data["id"]: e.data["scores"] for e in events if e.kind == "scores"}  # by hand, for the completions they tell
         self._steps_left: int | None = None
         self._live: LiveTexts | None = None
@@ -98,7 +88,7 @@ class RunWork:
         self._unscored = False  # completions wait for their scores
         self._asked: tuple[str, dict[str, float]] | None = None  # completions and criteria that a person was last asked about
         self._planned: dict[str, Any] | None = None  # the plan as it stands in the store
-        self._repeat_changes()
+        self._again.make(self.trainer)
 
     def play(self, steps: int | None = None) -> None:
         """Goes on: to the end, or for a number of steps and then pauses."""
@@ -216,7 +206,7 @@ class RunWork:
         self._store.write_step(self.run, step, attempt=self._attempt, rollout=rollout, seconds=step.metrics.get("step_time"),
                                tokens=config.store_tokens, keep_token_steps=config.keep_token_steps)
         self._live, self._unscored = None, False
-        self._repeat_changes()
+        self._again.make(self.trainer)
         if self.trainer.step % config.save_steps == 0:
             self.save()
         if self._steps_left is not None and self.trainer.step < config.max_steps:  # after the last the stream still has an evaluation
@@ -237,10 +227,6 @@ class RunWork:
         if report is not self._planned:
             self._planned = report
             keep_plan(self._store, self.run, report)
-
-    def _repeat_changes(self) -> None:
-        while self._again and self._again[0][0] <= self.trainer.step + 1:
-            self.trainer.change(**{name: tuple(v) if isinstance(v, list) else v for name, v in self._again.pop(0)[1].items()})
 
     def _fail(self, error: Exception) -> None:
         traceback.print_exc()

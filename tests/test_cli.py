@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
 from lab import cli
 from lab.config import RunConfig
-from lab.storage.recorder import open_run
+from lab.storage.recorder import open_run, recording
+from lab.store import open_store
+from lab.trainer import Trainer
 
 
 def grpo_lab(*arguments: str, cwd=None) -> subprocess.CompletedProcess:
@@ -33,6 +38,7 @@ def test_train_writes_a_run_that_can_be_opened_and_says_where(tmp_path):
     assert done.returncode == 0, done.stderr
     run = open_run("mine", tmp_path / "runs")
     assert str(run.folder) in done.stdout and "Ended after step 2" in done.stdout
+    assert done.stdout.count("Planned ") == 1, "what was measured is said once, when it is known"
     assert len(run.metrics) == 2 and len(run.completions) == 2 * 2 * 3
     # preset, then file, then flag: each overrides the one before
     assert (run.config["learning_rate"], run.config["num_generations"], run.config["max_steps"]) == (2e-3, 3, 2)
@@ -85,6 +91,16 @@ def test_bad_input_is_one_sentence_and_no_traceback(arguments, words, capsys):
     assert words in said and said.startswith("grpo-lab: ") and said.count("\n") == 1
 
 
+@pytest.mark.parametrize(("command", "kinds"), [("rewards", ("list", "test")), ("data", ("show", "scan"))])
+def test_the_help_of_a_command_with_kinds_says_what_each_does(command, kinds, capsys):
+    for written, status in (([], 2), (["lst"], 2), (["--help"], 0)):
+        with pytest.raises(SystemExit) as ended:
+            cli.main([command, *written])
+        said = capsys.readouterr()
+        assert ended.value.code == status and all(kind in said.out + said.err for kind in kinds)
+    assert "subcommands" in said.out
+
+
 def test_an_unknown_command_names_the_commands(capsys):
     assert cli.main(["trian"]) == 2
     assert "Did you mean train? Commands: train, " in capsys.readouterr().err
@@ -113,3 +129,71 @@ def test_doctor_tries_everything_and_finds_4_bit_gradients_right():
 def test_models_lists_what_comes_with_the_lab():
     done = grpo_lab("models")
     assert done.returncode == 0 and "tiny" in done.stdout and "smollm2-135m" in done.stdout
+
+
+# -- resume
+
+SMALL = ["--num-generations", "2", "--prompts-per-step", "1", "--max-completion-length", "8", "--reward-weights", "0.8", "0.2"]
+
+
+def test_ctrl_c_saves_and_the_command_it_names_goes_on_to_the_same_steps_as_a_run_that_never_stopped(tmp_path):
+    runs = tmp_path / "runs"
+    training = subprocess.Popen([sys.executable, "-m", "lab.cli", "train", *SMALL, "--max-steps", "100000", "--save-steps", "100000",
+                                 "--name", "mine", "--runs", str(runs)], stdout=subprocess.PIPE, text=True, encoding="utf-8")
+    store = open_store(runs)
+    wait_for(lambda: (found := store.runs(name="mine")) and found[0].step >= 2)
+    refused = grpo_lab("resume", "mine", "--runs", str(runs))
+    assert refused.returncode == 1 and f"Run 'mine' is still training: process {training.pid} has it." in refused.stderr
+    training.send_signal(signal.SIGINT)
+    said, _ = training.communicate(timeout=120)
+    (stopped,) = store.runs(name="mine")
+    assert training.returncode == 0 and stopped.status == "stopped" and stopped.step >= 2
+    named = f"grpo-lab resume {stopped.id} --runs {runs}"
+    assert f"`{named}` goes on from there." in said
+    done = grpo_lab(*named.split()[1:], "--more", "2")
+    assert done.returncode == 0 and f"Run mine goes on after step {stopped.step}" in done.stdout, done.stderr
+    (resumed,) = store.runs(name="mine")
+    assert (resumed.status, resumed.attempt, resumed.step) == ("finished", 2, stopped.step + 2)
+    plain = Trainer(RunConfig.from_dict(resumed.config))
+    for step in plain:
+        assert {**store.step(resumed.id, step.step).metrics, "step_time": 0} == {**step.metrics, "step_time": 0}
+
+
+def test_a_run_that_broke_off_goes_on_from_its_checkpoint_and_repeats_the_changes_made_after_it(tmp_path, capsys):
+    trainer = Trainer(RunConfig(num_generations=2, prompts_per_step=1, max_completion_length=8, max_steps=5, save_steps=2))
+    steps = recording(trainer, "broken off", tmp_path)
+    for _ in range(3):
+        next(steps)
+    store = open_store(tmp_path)
+    (run,) = store.runs()
+    store.add_event(run.id, 4, "change", {"learning_rate": 5e-4})  # as the engine writes what the page asks for
+    store.set_info(run.id, {})  # the process that had it is gone
+    assert cli.main(["resume", "broken off", "--runs", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "Run broken off goes on after step 2; steps: 5" in said
+    done = store.run(run.id)
+    assert (done.status, done.attempt, done.step) == ("finished", 2, 5)
+    rates = [store.step(run.id, n).metrics["learning_rate"] for n in (3, 4, 5)]
+    assert rates == [trainer.config.learning_rate, 5e-4, 5e-4]
+    assert cli.main(["resume", "broken off", "--runs", str(tmp_path)]) == 1
+    assert f"has done its 5 steps. `grpo-lab resume {run.id} --more 50` adds some." in capsys.readouterr().err
+    assert cli.main(["resume", "broken of", "--runs", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == f"grpo-lab: There is no run 'broken of' in {tmp_path}. Runs there: broken off.\n"
+    steps.close()
+
+
+def test_a_run_that_fell_before_its_first_checkpoint_begins_again(tmp_path, capsys):
+    store = open_store(tmp_path)
+    config = RunConfig(num_generations=2, prompts_per_step=1, max_completion_length=8, max_steps=1)
+    run = store.create_run(config.to_dict(), name="fell", status="training", info={"driver": {"pid": os.getpid(), "since": 0}})
+    assert cli.main(["resume", run, "--runs", str(tmp_path)]) == 0
+    assert "Run fell goes on after step 0" in capsys.readouterr().out
+    assert store.run(run).status == "finished" and store.run(run).step == 1
+
+
+def wait_for(condition, seconds=120):
+    end = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < end, f"Waited {seconds} s in vain."
+        time.sleep(0.05)
+    return found

@@ -1,6 +1,7 @@
 """Recording a real trainer from Python and reading it back; the run folder reads like TRL's."""
 
 import json
+import os
 
 import numpy as np
 import pandas as pd
@@ -8,8 +9,9 @@ import pytest
 
 import lab
 from lab.config import RunConfig
+from lab.errors import CommandError
 from lab.rewards.by_hand import ScoresAwaited
-from lab.storage.recorder import default_runs_dir, open_run, record, recording, watch
+from lab.storage.recorder import default_runs_dir, open_run, record, recording, resuming, watch
 from lab.store import open_store
 from lab.trainer import Trainer
 
@@ -93,6 +95,27 @@ def test_a_recording_that_needs_a_person_stops_with_the_completions_saved(tmp_pa
     assert next(trainer).metrics["reward"] == pytest.approx(3.5 / 8)
 
 
+def test_completions_that_wait_are_saved_also_where_their_step_has_a_checkpoint_already(tmp_path):
+    trainer = Trainer(RunConfig(**SMALL | {"save_steps": 1}, max_steps=3))
+    with pytest.raises(ScoresAwaited):
+        for _ in recording(trainer, "changed", tmp_path):
+            trainer.change(rewards=("by_hand",))  # from step 2 on, and step 1 was just saved
+    assert len(open_run("changed", tmp_path).trainer().waiting) == 2
+
+
+def test_a_run_that_was_left_is_resumed_as_a_new_attempt_and_no_other_process_may_have_it(tmp_path):
+    steps = recording(Trainer(RunConfig(**SMALL, max_steps=3)), "left", tmp_path)
+    next(steps)
+    run = open_run("left", tmp_path)
+    with pytest.raises(CommandError, match=f"still training: process {os.getpid()} has it"):
+        next(resuming(run.trainer(), run))
+    steps.close()
+    for step in resuming(run.trainer(), run):
+        assert step.step in (2, 3)
+    run = open_run("left", tmp_path)
+    assert (run.status, run.run.attempt, run.metrics["step"].tolist()) == ("finished", 2, [1, 2, 3])
+
+
 def test_an_unknown_run_is_refused_with_the_known_names(runs):
     with pytest.raises(KeyError, match="Runs there: three steps"):
         open_run("four steps", runs)
@@ -129,4 +152,4 @@ def test_watching_goes_through_all_steps_and_keeps_one_figure_up_to_date(runs, m
 
 def test_the_package_offers_the_names_people_rely_on():
     assert lab.open_run is open_run and lab.record is record and lab.watch is watch
-    assert lab.recording is recording
+    assert lab.recording is recording and lab.resuming is resuming

@@ -2,7 +2,9 @@
 
     record(trainer, "my-run")                       # trains to the end, every step into ./runs
     for step in recording(trainer, "my-run"): ...   # the same, step by step
-    open_run("my-run").metrics                      # a DataFrame with TRL's metric names
+    run = open_run("my-run")
+    run.metrics                                     # a DataFrame with TRL's metric names
+    for step in resuming(run.trainer(), run): ...   # goes on from its last checkpoint
 
 Leaves out: the engine (runs started from the page), figures (`lab.charts`).
 """
@@ -13,13 +15,16 @@ import os
 import time
 import traceback
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lab.config import RunConfig
 from lab.records import AwaitingScores, ColdStartStep, EvaluationFailed, EvaluationRecord, ScoringFailed, StepRecord
 from lab.rewards.by_hand import ScoresAwaited
 from lab.storage import default_runs_dir
+from lab.storage.attempts import ChangesAgain, begin_attempt, refuse_if_going
 from lab.storage.plans import corrections, form_of, keep_plan
 from lab.storage.run_folder import RunFolder, driver_info
 from lab.store import Run, Store, open_store
@@ -44,40 +49,70 @@ def recording(trainer: Trainer, name: str, runs_dir: str | os.PathLike | None = 
     """Yields the trainer's steps, each already in the store.
 
     Checkpoints are written as the config says, and one when the loop ends: at the last step (the run is "finished"), or
-    when the caller leaves the loop or interrupts it ("stopped"; it can be resumed from the page). An exception from the
-    trainer is stored with its traceback ("failed") and goes on to the caller.
+    when the caller leaves the loop or interrupts it ("stopped"; `resuming`, the command line and the page go on with it). An
+    exception from the trainer is stored with its traceback ("failed") and goes on to the caller.
     """
     store = open_store(runs_dir or default_runs_dir())
     run = store.create_run(trainer.config.to_dict(), name=name, status="training", info=driver_info() | trainer.policy.resolved)
-    folder, saved, status = RunFolder(store, run), None, "failed"
-    try:
+    with _driving(store, run, trainer) as folder:
         folder.keep_rewards(trainer)
         store.set_config(run, trainer.config.to_dict())
-        report = plan_with(store, trainer)
-        keep_plan(store, run, report)
-        for step in _steps(trainer, store, run):
-            if trainer.planning.report is not report:
-                report = trainer.planning.report
-                keep_plan(store, run, report)
-            store.write_step(run, step, seconds=step.metrics.get("step_time"), tokens=trainer.config.store_tokens,
-                             keep_token_steps=trainer.config.keep_token_steps)
-            if trainer.step % trainer.config.save_steps == 0:
-                folder.checkpoint(trainer)
-                saved = trainer.step
-            yield step
+        yield from _kept_steps(trainer, store, folder)
+
+
+def resuming(trainer: Trainer, run: OpenRun) -> Iterator[StepRecord]:
+    """As `recording`, into `run`, as a new attempt of it: its steps after the trainer's are superseded. The trainer is
+    `run.trainer()`, or `Trainer.load` of one of its checkpoints. Raises CommandError for a run that another process has."""
+    store = run.store
+    before = store.run(run.id)
+    refuse_if_going(before)
+    begin_attempt(store, RunFolder(store, run.id), before, trainer)
+    store.set_info(run.id, {**before.info, **driver_info(), **trainer.policy.resolved})
+    store.set_status(run.id, "training")
+    with _driving(store, run.id, trainer) as folder:
+        yield from _kept_steps(trainer, store, folder)
+
+
+@contextmanager
+def _driving(store: Store, run: str, trainer: Trainer) -> Iterator[RunFolder]:
+    """However the block ends, the store says so, and what can be gone on with has a checkpoint."""
+    folder, status = RunFolder(store, run), "failed"
+    try:
+        yield folder
         status = "finished"
-    except (GeneratorExit, KeyboardInterrupt, ScoresAwaited):  # the last leaves the completions in the checkpoint
+    except (GeneratorExit, KeyboardInterrupt, ScoresAwaited):
         status = "stopped"
         raise
     except BaseException as error:  # whatever it is, the run must not look as if it still went
         store.set_status(run, "failed", error=str(error) or type(error).__name__, traceback=traceback.format_exc())
         raise
     finally:
+        # one of this step may lack what came after it: completions that wait for scores
+        if status == "stopped" or (status == "finished" and trainer.step not in dict(folder.checkpoints())):
+            folder.checkpoint(trainer)
         if status != "failed":
-            if saved != trainer.step:
-                folder.checkpoint(trainer)
             store.set_status(run, status, error=trainer.stopped)
         store.close()
+
+
+def _kept_steps(trainer: Trainer, store: Store, folder: RunFolder) -> Iterator[StepRecord]:
+    """Every step in the store, a checkpoint where one is due, the plan with what was measured beside it; changes that an
+    earlier attempt made are made again."""
+    run, attempt = folder.run, store.run(folder.run).attempt
+    again = ChangesAgain(event for event in store.events(run) if event.attempt == attempt)
+    again.make(trainer)
+    report = plan_with(store, trainer)
+    keep_plan(store, run, report)
+    for step in _steps(trainer, store, run):
+        if trainer.planning.report is not report:
+            report = trainer.planning.report
+            keep_plan(store, run, report)
+        store.write_step(run, step, seconds=step.metrics.get("step_time"), tokens=trainer.config.store_tokens,
+                         keep_token_steps=trainer.config.keep_token_steps)
+        again.make(trainer)
+        if trainer.step % trainer.config.save_steps == 0:
+            folder.checkpoint(trainer)
+        yield step
 
 
 def plan_with(store: Store, trainer: Trainer) -> dict[str, Any] | None:
@@ -135,6 +170,16 @@ class OpenRun:
     def folder(self) -> Path:
         """Where its checkpoints, reward files and TRL's files are."""
         return RunFolder(self.store, self.id).path
+
+    def trainer(self) -> Trainer:
+        """A trainer that stands where the last checkpoint does, or at the beginning where there is none.
+
+        Raises RewardNotFound where the run had reward functions written in Python: `Trainer.load` takes them.
+        """
+        from lab.trainer import Trainer
+
+        checkpoints = RunFolder(self.store, self.id).checkpoints()
+        return Trainer.load(checkpoints[-1][1]) if checkpoints else Trainer(RunConfig.from_dict(self.config))
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
