@@ -55,8 +55,7 @@ def test_where_no_reward_applies_a_scan_says_that_nothing_could_be_judged(sums, 
 
 
 @pytest.mark.parametrize(("arguments", "status", "words"), [
-    ([], 2, "needs one of: show, scan"), (["--help"], 0, "needs one of"), (["show", "ad2"], 1, "Did you mean add2?"),
-    (["show", "nowhere.jsonl"], 1, "There is no file nowhere.jsonl."),
+    (["show", "ad2"], 1, "Did you mean add2?"), (["show", "nowhere.jsonl"], 1, "There is no file nowhere.jsonl."),
     (["scan", "add2", "--rewards", "acuracy"], 1, "Did you mean accuracy?"),
     (["scan", "add2", "--out", "no/such/folder.jsonl"], 1, "There is no folder no/such to write folder.jsonl to.")])
 def test_bad_input_is_one_sentence(arguments, status, words, capsys):

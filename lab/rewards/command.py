@@ -55,19 +55,17 @@ class TryArguments:
 
 def rewards(argv: list[str]) -> int:
     """The command; 1 where a function failed on a completion, so that a script can tell."""
-    commands = {"list": _list, "test": _test}
-    if not argv or argv[0] not in commands:
-        print(f"grpo-lab rewards needs one of: {', '.join(commands)} (each has --help).", file=sys.stderr)
-        return 0 if argv and argv[0] in ("-h", "--help") else 2
+    kinds = {"list": ListArguments, "test": TryArguments}
+    arguments = tyro.extras.subcommand_cli_from_dict(kinds, prog="grpo-lab rewards", description="What there is to reward with, and a "
+                                                     "reward tried on completions.", args=argv)
     try:
-        return commands[argv[0]](argv[1:])
+        return _list(arguments) if isinstance(arguments, ListArguments) else _test(arguments)
     except (ShelfError, ValueError) as error:
         print(f"grpo-lab rewards: {error}", file=sys.stderr)
         return 1
 
 
-def _list(argv: list[str]) -> int:
-    arguments = tyro.cli(ListArguments, prog="grpo-lab rewards list", args=argv)
+def _list(arguments: ListArguments) -> int:
     width = max(map(len, BUILTINS))
     for name, factory in BUILTINS.items():
         print(f"{name:{width}}  {(inspect.getdoc(factory) or '').partition(chr(10))[0]}")
@@ -79,8 +77,7 @@ def _list(argv: list[str]) -> int:
     return 0
 
 
-def _test(argv: list[str]) -> int:
-    arguments = tyro.cli(TryArguments, prog="grpo-lab rewards test", args=argv)
+def _test(arguments: TryArguments) -> int:
     if not arguments.rewards:
         raise ValueError("name at least one reward to test, such as my_reward.py or accuracy.")
     written = _found(arguments, arguments.rewards)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -62,15 +61,13 @@ class ScanArguments:
 
 def data(argv: list[str]) -> int:
     """The command; its errors are TaskError, ModelError, ConfigError and RewardError."""
-    commands = {"show": _show, "scan": _scan}
-    if not argv or argv[0] not in commands:
-        print(f"grpo-lab data needs one of: {', '.join(commands)} (each has --help).", file=sys.stderr)
-        return 0 if argv and argv[0] in ("-h", "--help") else 2
-    return commands[argv[0]](argv[1:])
+    kinds = {"show": ShowArguments, "scan": ScanArguments}
+    arguments = tyro.extras.subcommand_cli_from_dict(kinds, prog="grpo-lab data", description="Prompts as a model will see them, and how "
+                                                     "hard they are for it.", args=argv)
+    return _show(arguments) if isinstance(arguments, ShowArguments) else _scan(arguments)
 
 
-def _show(argv: list[str]) -> int:
-    arguments = tyro.cli(ShowArguments, prog="grpo-lab data show", args=argv)
+def _show(arguments: ShowArguments) -> int:
     task, source = load_task(arguments.task, arguments.seed), resolve(arguments.model)
     print(f"{task.title}: {task.note} Rewards that suit it: {', '.join(task.rewards)}.")
     for number, row in enumerate(_first_rows(task, arguments.rows), start=1):
@@ -83,8 +80,7 @@ def _show(argv: list[str]) -> int:
     return 0
 
 
-def _scan(argv: list[str]) -> int:
-    arguments = tyro.cli(ScanArguments, prog="grpo-lab data scan", args=argv)
+def _scan(arguments: ScanArguments) -> int:
     if arguments.out is not None:
         _check_new(arguments.out)
     task = load_task(arguments.task, arguments.seed)
