@@ -188,15 +188,6 @@ def evaluation_parts(evaluations: Sequence[dict[str, Any]], theme: Theme = LIGHT
     return traces, layout
 
 
-def evaluation_figure(evaluations: Sequence[dict[str, Any]], *, dark: bool = False, last_step: int | None = None) -> go.Figure:
-    """`evaluation_parts` as a figure, for notebooks and the report."""
-    import plotly.graph_objects as go
-
-    theme = DARK if dark else LIGHT
-    traces, layout = evaluation_parts(evaluations, theme, last_step=last_step)
-    return go.Figure(traces, layout | dict(template=None, showlegend=True, paper_bgcolor=theme.surface, plot_bgcolor=theme.surface))
-
-
 def _evaluation_lines(evaluations: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
     names = {name for e in evaluations for name in e["metrics"]}
     largest = max((int(name.rpartition("@")[2]) for name in names if name.startswith("eval_pass@")), default=None)

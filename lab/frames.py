@@ -46,6 +46,17 @@ def log_history(steps: Steps) -> list[dict[str, float]]:
             for row in steps.rows]
 
 
+def tokens_frame(record: StepRecord, config: dict[str, Any]) -> pd.DataFrame:
+    """One row per completion token of a step: group, completion, token (its place), token_id, and `token_values` as columns.
+
+    Empty where the token arrays are not in the store.
+    """
+    parts = [pd.DataFrame({"group": group.index, "completion": c.index, "token": range(len(c.token_ids)), "token_id": c.token_ids,
+                           **token_values(c, config)})
+             for group in record.groups for c in group.completions if c.arrays]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["group", "completion", "token", "token_id"])
+
+
 def token_values(completion: Completion, config: dict[str, Any]) -> dict[str, np.ndarray]:
     """The stored token arrays of a completion and what follows from them: `ratio`, `kl` (k3), `clipped`, each (T,).
 

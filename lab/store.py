@@ -152,11 +152,6 @@ class Store(Database):
         metrics = {name: math.nan if value is None else value for name, value in json.loads(row["metrics"]).items()}  # JSON has no nan
         return StepRecord(row["step"], metrics, groups, row["iteration"])
 
-    def attempts_of(self, run: str, step: int) -> list[int]:
-        """The attempts that did this step, oldest first; all but the newest line's are superseded."""
-        with self._read() as db:
-            return [row[0] for row in db.execute("SELECT attempt FROM updates WHERE run=? AND step=? ORDER BY attempt", (run, step))]
-
     def tokens(self, run: str, step: int, group: int, *, attempt: int | None = None) -> Group | None:
         """One group of a step with its token arrays; None where there is no such step or group."""
         record = self.step(run, step, attempt=attempt, arrays=True)

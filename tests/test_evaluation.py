@@ -14,7 +14,7 @@ from lab.storage.recorder import open_run, recording
 from lab.store import Store
 from lab.trainer import Trainer
 from lab.training.evaluation import evaluate, finished
-from lab.training.evaluation_metrics import compare, evaluation_metrics, pass_at_k
+from lab.training.evaluation_metrics import evaluation_metrics, pass_at_k
 
 from .conftest import SMALL_RUN
 
@@ -75,15 +75,6 @@ def test_a_prompt_without_a_known_answer_is_left_out_rather_than_wrong():
     metrics = evaluation_metrics([group(1.0), group(None)], [group(1.0, 1.0), group(None, None)], "accuracy")
     assert metrics["eval_accuracy"] == 1.0 and metrics["eval_pass@2"] == 1.0
     assert "eval_accuracy" not in evaluation_metrics([group(None)], [], "accuracy")
-
-
-def test_base_against_tuned_names_the_prompts_gained_and_lost():
-    base, tuned = record(1.0, 0.0, 0.0, 1.0, adapter="base"), record(1.0, 1.0, 1.0, 0.0)
-    found = compare(base, tuned, "accuracy")
-    assert found["gained"] == ["prompt 1", "prompt 2"] and found["lost"] == ["prompt 3"]
-    assert found["difference"]["eval_accuracy"] == pytest.approx(0.25)
-    with pytest.raises(ValueError, match="different prompts"):
-        compare(base, record(1.0), "accuracy")
 
 
 # -- with the model

@@ -41,6 +41,27 @@ def test_its_completions_have_trls_columns(runs):
     assert step.groups[0].completions[0].arrays["logps"].dtype == np.float32
 
 
+def test_every_token_of_a_step_is_a_row_with_what_follows_from_its_log_probabilities(runs):
+    run = open_run("three steps", runs)
+    tokens, step = run.tokens(3), run.step(3)
+    assert {"logps", "old_logps", "ref_logps", "entropy", "ratio", "kl", "clipped"} <= set(tokens)
+    shown = step.groups[1].completions[2]
+    rows = tokens.query("group == 1 and completion == 2")
+    assert rows["token"].tolist() == list(range(len(shown.token_ids))) and rows["token_id"].tolist() == shown.token_ids
+    assert (tokens["ratio"] == 1).all()  # the batch is used once, so its policy is the one that wrote it
+    means = tokens.groupby(["group", "completion"])["kl"].mean()
+    assert tokens["kl"].mean() == pytest.approx(step.metrics["kl"], rel=1e-4) and len(means) == 2 * 4
+
+
+def test_tokens_are_read_with_the_settings_of_their_step_and_where_they_are_not_kept_there_are_none(tmp_path):
+    trainer = Trainer(RunConfig(**SMALL | {"save_steps": 9}, num_iterations=2, epsilon=0.2, max_steps=4, keep_token_steps=2))
+    record(trainer, "twice", tmp_path)
+    run = open_run("twice", tmp_path)
+    assert run.tokens(1).empty and (run.tokens(4)["ratio"] != 1).any()  # the second use of a batch
+    run.store.add_event(run.id, 4, "change", {"loss_type": "sapo"})  # has no clip
+    assert "clipped" in run.tokens(3) and "clipped" not in run.tokens(4)
+
+
 def test_the_folder_reads_like_trls(runs):
     folder = open_run("three steps", runs).folder
     state = json.loads((folder / "trainer_state.json").read_text())

@@ -221,6 +221,18 @@ class OpenRun:
             raise KeyError(f"Run {self.name!r} has no step {step}; its newest is {self.run.step}.")
         return found
 
+    def tokens(self, step: int) -> pd.DataFrame:
+        """One row per completion token of a step: log-probabilities, entropy, and the ratio, KL and clip that follow from them.
+
+        Under the settings of that step, live changes included. KeyError where the run has no such step; empty where its token
+        arrays are not kept any more (`keep_token_steps`) or never were (`store_tokens`).
+        """
+        from lab.frames import tokens_frame
+        from lab.storage.changes import settings_now
+
+        settings = settings_now(self.run, [event for event in self.store.events(self.id) if event.step <= step])
+        return tokens_frame(self.step(step), settings)
+
 
 def watch(steps: Iterable[StepRecord], metrics: tuple[str, ...] = ("reward", "kl")) -> list[StepRecord]:
     """Goes through `steps` (a trainer, or `recording(...)`) and keeps one live figure in the notebook's cell.

@@ -1,7 +1,8 @@
-"""Answers to held-out prompts → numbers: greedy accuracy, pass@k, and base against tuned on the same prompts.
+"""Answers to held-out prompts → numbers: greedy accuracy and pass@k.
 
 A completion is right when the first of the evaluation's reward functions gives it at least 0.5. A function that does
-not apply (None) leaves the prompt out of every mean. Leaves out how the answers come about (`evaluation`). No torch.
+not apply (None) leaves the prompt out of every mean. Leaves out how the answers come about (`evaluation`) and
+base against tuned (`web.evaluations`). No torch.
 
     n completions sampled for a prompt · c of them right · k tries allowed
 """
@@ -10,9 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
-from lab.records import Completion, EvaluationRecord, Group
+from lab.records import Completion, Group
 from lab.training.metrics import group_metrics
 
 RIGHT = 0.5
@@ -45,21 +45,6 @@ def evaluation_metrics(greedy: Sequence[Group], sampled: Sequence[Group], reward
         for k in _ks(min(map(len, tries))):
             metrics[f"eval_pass@{k}"] = math.fsum(pass_at_k(len(rights), sum(rights), k) for rights in tries) / len(tries)
     return metrics | {f"eval_{name}": value for name, value in group_metrics(sampled or greedy).items()}
-
-
-def compare(base: EvaluationRecord, tuned: EvaluationRecord, reward: str) -> dict[str, Any]:
-    """Base against tuned on the prompts both answered: how the metrics differ, which prompts were gained and lost.
-
-    `gained` and `lost` are prompts whose greedy answer became right or wrong. Raises ValueError where the prompts differ.
-    """
-    if [g.prompt for g in base.greedy] != [g.prompt for g in tuned.greedy]:
-        raise ValueError("The two evaluations answered different prompts, so they cannot be compared. Evaluate both again.")
-    both = zip(base.greedy, tuned.greedy, strict=True)
-    changed = [(after.prompt, _judged(before, reward), _judged(after, reward)) for before, after in both]
-    shared = [name for name in base.metrics if name in tuned.metrics]
-    return {"difference": {name: tuned.metrics[name] - base.metrics[name] for name in shared},
-            "gained": [prompt for prompt, before, after in changed if before == [False] and after == [True]],
-            "lost": [prompt for prompt, before, after in changed if before == [True] and after == [False]]}
 
 
 def is_right(completion: Completion, reward: str) -> bool | None:
