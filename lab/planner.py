@@ -43,7 +43,8 @@ MEMORY_BAND, PACE_BAND = (0.8, 2.0), (0.1, 20.0)  # what a correction may be: be
 FLOAT32_BELOW = 50_000_000  # parameters up to which float32 costs nothing worth saving, and keeps KL free of rounding
 WORTH_ROUNDING = 1.5  # bfloat16 must be this many times as fast
 PART_NAMES = dict(weights="base model", adapter="adapter and its optimiser", program="program", rewards="reward models",
-                  copy="copy for sampling", cache="keys and values", activations="kept for learning", workspace="work space",
+                  head_copy="vocabulary, as sampling reads it", copy="copy for sampling", cache="keys and values",
+                  activations="kept for learning", workspace="work space",
                   head="vocabulary")
 
 
@@ -139,7 +140,7 @@ class Corrections:
 class Plan:
     """Bytes by part, the peak they make, and what to set."""
 
-    parts: dict[str, float]  # weights, adapter, program, rewards, then by phase: copy, cache | activations, workspace, head
+    parts: dict[str, float]  # weights, adapter, program, rewards, head_copy, then by phase: copy, cache | activations, workspace, head
     sampling: float
     training: float
     micro_batch_tokens: int
@@ -251,12 +252,17 @@ class _Work:
 
     @property
     def copy(self) -> float:
-        """A merged copy of the layers for sampling and the head laid out anew: only our own layers have one, and only with room."""
+        """A merged copy of the layers for sampling: only our own layers have one, and only with room."""
         layers = self.bytes * self.shape.linear
         no_room = self.memory is not None and COPY_ROOM * layers > self.memory - self.base - self.program
         if self.shape.family not in OWN_LAYERS or no_room:
             return 0.0
-        return layers + (self.bytes * self.shape.vocabulary * self.shape.hidden if self.device == "cpu" else 0.0)
+        return layers
+
+    @property
+    def head_copy(self) -> float:
+        """The head laid out anew for sampling (`merged.FewRowsLinear`), which stays from the first token on."""
+        return self.bytes * self.shape.vocabulary * self.shape.hidden if self.device == "cpu" else 0.0
 
     @cached_property
     def reward_models(self) -> dict[str, float | None]:
@@ -297,6 +303,7 @@ class _Work:
         parts = dict(weights=self.base, adapter=16.0 * shape.lora(config.lora_r) * (2 if config.algorithm == "ppo" else 1),
                      program=self.program)
         parts["rewards"] = sum(filter(None, self.reward_models.values()), 0.0)
+        parts["head_copy"] = self.head_copy
         parts["copy"] = self.copy
         parts["cache"] = self.cache(written)
         parts["activations"] = budget * _kept(shape, config.lora_r, e, own, checkpointing)
@@ -305,7 +312,7 @@ class _Work:
             parts["workspace"] += e * shape.hidden * shape.inner  # one weight unpacked
         parts["head"] = HEAD_CHUNK + e * budget * shape.hidden
         parts = {name: size * self.corrections.memory for name, size in parts.items()}
-        always = parts["weights"] + parts["adapter"] + parts["program"] + parts["rewards"]
+        always = sum(parts[name] for name in ("weights", "adapter", "program", "rewards", "head_copy"))
         return Plan(
             parts=parts, sampling=always + parts["copy"] + parts["cache"],
             training=always + parts["activations"] + max(parts["workspace"], parts["head"]),

@@ -141,6 +141,22 @@ def test_a_queue_of_prompts_changes_no_completion(policy, adapter, monkeypatch, 
     assert_same_rollout(greedy(policy, prompts, adapter, SharedDecoding, **settings), at_once)
 
 
+@pytest.mark.parametrize("rows", [9, 64])
+def test_keys_and_values_are_moved_only_to_take_less_room(policy, monkeypatch, rows):
+    # a third of the vocabulary ends a completion: groups of 7 shrink below their share long before the next fits in
+    monkeypatch.setattr(policy, "eos_ids", list(range(0, policy.vocab_size, 3)))
+    monkeypatch.setattr(decode, "MAX_ROWS", rows)
+    sizes, keep = [], shared_cache.SharedCache.keep
+
+    def spied(self, places):
+        sizes.append((self.lanes * self.seats, places.numel()))
+        keep(self, places)
+
+    monkeypatch.setattr(shared_cache.SharedCache, "keep", spied)
+    greedy(policy, prompts_of(policy, *[9] * 12), None, SharedDecoding, greedy=False, num_generations=7, max_completion_length=20)
+    assert sizes and all(after < before for before, after in sizes), sizes
+
+
 def test_more_tokens_than_one_allocation_of_slots(policy, adapter, monkeypatch):
     monkeypatch.setattr(shared_cache, "SLOTS", 4)
     prompts = prompts_of(policy, 5, 3)

@@ -58,9 +58,16 @@ def test_parts_by_hand():
 def test_four_bits_shrink_only_the_layers_and_are_copied_for_sampling_where_there_is_room():
     made = planned(four_bit=True)
     assert made.parts["weights"] == 0.516 * 106_168_320 + 2 * 28_311_552
-    # the copy of the layers has 16 bits, and so has the head laid out anew beside it
-    assert made.parts["copy"] == 2 * 106_168_320 + 2 * 28_311_552
+    assert made.parts["copy"] == 2 * 106_168_320  # has 16 bits
     assert planned(four_bit=True, memory=made.parts["weights"] + made.parts["program"] + 3 * 2 * 106_168_320 - 1).parts["copy"] == 0
+
+
+def test_the_head_is_laid_out_anew_for_sampling_on_a_cpu_and_stays_while_learning():
+    made, parts = planned(), planned().parts
+    always = parts["weights"] + parts["adapter"] + parts["program"] + 2 * 28_311_552
+    assert made.sampling == always + parts["copy"] + parts["cache"]
+    assert made.training == always + parts["activations"] + max(parts["workspace"], parts["head"])
+    assert planned(device="cuda").parts["head_copy"] == 0
 
 
 def test_less_memory_means_smaller_micro_batches_then_layers_computed_twice_then_no():

@@ -156,20 +156,17 @@ class SharedDecoding(Decoding):
         return rows, self.policy.sampling_logits(hidden[ends]).repeat_interleave(seats, dim=0)
 
     def _compact(self) -> None:
-        """Give up lanes without live rows, and seats too once no prompt waits (a new lane needs all of them)."""
+        """Give up lanes without live rows, and seats too once no prompt waits (a new lane needs all of them), if there are any."""
         seats = self._cache.seats
         lanes: dict[int, list[int]] = {}  # lane → its live rows
         for row in self._rows:
             lanes.setdefault(self._places[row] // seats, []).append(row)
-        if self._waiting:
-            grid = [[lane * seats + seat for seat in range(seats)] for lane in lanes]
-            moved = {row: i * seats + self._places[row] % seats for i, rows in enumerate(lanes.values()) for row in rows}
-        else:
-            width = max(map(len, lanes.values()))
-            grid = [[self._places[row] for row in (rows + rows[:1] * width)[:width]] for rows in lanes.values()]
-            moved = {row: i * width + seat for i, rows in enumerate(lanes.values()) for seat, row in enumerate(rows)}
+        width = seats if self._waiting else max(map(len, lanes.values()))
+        if len(lanes) * width == self._cache.lanes * seats:
+            return
+        grid = [[self._places[row] for row in (rows + rows[:1] * width)[:width]] for rows in lanes.values()]
         self._cache.keep(torch.tensor(grid, device=self.policy.device))
-        self._places = moved
+        self._places = {row: i * width + seat for i, rows in enumerate(lanes.values()) for seat, row in enumerate(rows)}
 
 
 class PlainDecoding(Decoding):

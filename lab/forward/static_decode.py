@@ -91,8 +91,9 @@ class StaticDecoding(SharedDecoding):
         return super()._let_in(groups)
 
     def _compact(self) -> None:
-        self._settled = False
+        before = self._places
         super()._compact()
+        self._settled = self._settled and self._places is before
 
     def _step(self) -> Tensor:
         if not self._settled or self._cache.used == self._bucket.size.slots:

@@ -45,8 +45,8 @@ SHAPES = {
                  num_key_value_heads=2, tie_word_embeddings=True),
 }
 # What the plan says is there in each phase. While learning either work space or head is, whichever is larger.
-PHASES = dict(loaded=("program", "weights"), sampling=("program", "weights", "adapter", "copy", "cache"),
-              learning=("program", "weights", "adapter", "activations", "workspace", "head"))
+PHASES = dict(loaded=("program", "weights"), sampling=("program", "weights", "adapter", "head_copy", "copy", "cache"),
+              learning=("program", "weights", "adapter", "head_copy", "activations", "workspace", "head"))
 OUR_SHARE = 0.6  # of the minutes; the rest is TRL's
 LEAST_SECONDS = 5.0  # a part is not begun with less
 WAYS = dict(without_graphs=False, with_graphs=True)
