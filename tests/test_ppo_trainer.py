@@ -8,10 +8,10 @@ import torch
 
 from lab.config import ConfigError, RunConfig
 from lab.storage.recorder import open_run, recording
-from lab.trainer import Trainer
+from lab.trainer import Trainer, TrainingError
 from lab.training.critic import Critic
 from lab.training.ppo_trainer import PPOTrainer
-from tests.conftest import SMALL_RUN, roll
+from tests.conftest import SMALL_RUN, letters, roll
 
 PPO = dict(algorithm="ppo", loss_type="bnpo", beta=0.1)
 
@@ -79,8 +79,11 @@ def test_a_new_critic_knows_nothing_and_learns_to_predict_the_return(policy):
         old = critic.values(rollout, max_tokens=4096)
         assert not old.any()
         returns = mask * torch.linspace(0.2, 0.8, len(rollout))[:, None]
-        settings = dict(cliprange_value=10.0, learning_rate=1e-2, max_grad_norm=1.0, max_tokens=64)
-        losses = [critic.update(rollout, old, returns, mask, **settings)["critic/loss"] for _ in range(15)]
+        losses = []
+        for _ in range(15):
+            metrics = critic.backward(rollout, old, returns, mask, cliprange_value=10.0, max_grad_norm=1.0, max_tokens=64)
+            losses.append(metrics["critic/loss"])
+            critic.step(1e-2)
         # ½·mean of squares of the returns at first
         assert losses[0] == pytest.approx(float(0.5 * (returns.square().sum() / mask.sum())), rel=1e-5)
         assert losses[-1] < 0.1 * losses[0]
@@ -92,13 +95,29 @@ def test_the_critics_gradient_does_not_depend_on_micro_batches(policy):
     rollout, weights = roll(policy), []
     for max_tokens in (40, 10_000):
         critic = Critic(policy, "judge", RunConfig(**SMALL_RUN))
-        critic.update(rollout, torch.zeros_like(rollout.sampling_logps), rollout.completion_mask * 0.5, rollout.completion_mask,
-                      cliprange_value=0.2, learning_rate=0.0, max_grad_norm=0.0, max_tokens=max_tokens)
+        critic.backward(rollout, torch.zeros_like(rollout.sampling_logps), rollout.completion_mask * 0.5, rollout.completion_mask,
+                        cliprange_value=0.2, max_grad_norm=0.0, max_tokens=max_tokens)
+        critic.step(0.0)
         moments = [critic.optimizer.state[p]["exp_avg"].clone() for p in critic.parameters]
         weights.append(torch.cat([m.flatten() for m in moments]))
         critic.close()
     torch.testing.assert_close(weights[0], weights[1], atol=1e-6, rtol=1e-5)
     assert weights[0].abs().sum() > 0
+
+
+def test_a_critics_gradient_that_is_not_finite_ends_the_run_and_moves_neither_of_the_two(make_trainer):
+    def enormous(completions, **kwargs):  # finite, but its square is not
+        return [1e30 * value for value in letters(completions)]
+
+    trainer = make_trainer(**PPO, rewards=(enormous,))
+
+    def prints():
+        return [trainer.policy.adapters.fingerprint(name) for name in (trainer.adapter, trainer.critic.adapter)]
+
+    before = prints()
+    with pytest.raises(TrainingError, match="The critic's gradient of step 1 is not finite"):
+        next(trainer)
+    assert prints() == before and not trainer.critic.head.weight.any() and trainer.step == 0
 
 
 def test_values_do_not_depend_on_padding_or_company(policy, adapter):

@@ -57,10 +57,11 @@ class Critic:
         self.seconds += time.perf_counter() - started
         return values
 
-    def update(self, rollout: Rollout, old_values: Tensor, returns: Tensor, mask: Tensor, *, cliprange_value: float,
-               learning_rate: float, max_grad_norm: float, max_tokens: int) -> dict[str, float]:
-        """One step towards `returns` (N, T) on the tokens of `mask`; the metrics of the value loss."""
+    def backward(self, rollout: Rollout, old_values: Tensor, returns: Tensor, mask: Tensor, *, cliprange_value: float,
+                 max_grad_norm: float, max_tokens: int) -> dict[str, float]:
+        """Gradients towards `returns` (N, T) on the tokens of `mask`, which `step` applies; the metrics of the value loss."""
         started = time.perf_counter()
+        self.optimizer.zero_grad(set_to_none=True)
         num_tokens, loss, clipped = mask.sum().clamp(min=1), 0.0, 0.0
         for rows in self.policy.micro_batches(rollout, max_tokens):
             values = self._values(rollout.rows(rows))
@@ -71,13 +72,17 @@ class Critic:
             loss += float(part.detach())
             clipped += float(stats["value_clipped"].sum() / num_tokens)
         norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, max_grad_norm or math.inf))
-        if math.isfinite(norm):
-            for group in self.optimizer.param_groups:
-                group["lr"] = learning_rate
-            self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
         self.seconds += time.perf_counter() - started
         return {"critic/loss": loss, "critic/clip_ratio": clipped, "critic/grad_norm": norm}
+
+    def step(self, learning_rate: float) -> None:
+        """Apply the gradients."""
+        started = time.perf_counter()
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.seconds += time.perf_counter() - started
 
     def save(self, folder: Path) -> None:
         """Adapter in PEFT's layout, head and optimizer beside it, into a new folder."""

@@ -8,6 +8,7 @@ out the maths (`ppo`) and the critic itself (`critic`).
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import torch
@@ -20,7 +21,7 @@ from lab.trainer import Trainer
 from lab.training.critic import Critic
 from lab.training.objective import Objective
 from lab.training.sampling import attach
-from lab.training.updating import schedule
+from lab.training.updating import TrainingError, schedule
 
 
 class PPOTrainer(Trainer):
@@ -43,7 +44,7 @@ class PPOTrainer(Trainer):
         batch, config = self.batch, self.config
         completions = [c for group in batch.groups for c in group.completions]
         rewards = torch.tensor([float("nan") if c.reward is None else c.reward for c in completions], device=self.policy.device)
-        mask = self._judged(rewards)
+        mask = self._judged()
         batch.old_logps, _ = self.policy.frozen_logps(batch.rollout, self.adapter, max_tokens=config.micro_batch_tokens)
         batch.values = self.critic.values(batch.rollout, max_tokens=config.micro_batch_tokens)
         per_token = ppo.token_rewards(rewards, batch.old_logps, self._ref_logps(), mask, kl_coef=config.beta)
@@ -61,23 +62,32 @@ class PPOTrainer(Trainer):
 
     def _update(self) -> dict[str, float]:
         batch, config = self.batch, self.config
-        metrics = super()._update()
-        mask = self._judged(torch.tensor([float("nan") if c.reward is None else 0.0 for g in batch.groups for c in g.completions],
-                                         device=self.policy.device))
+        of_critic = self._critic_backward()  # before the policy moves: what breaks here must leave both as they were
+        metrics = super()._update() | of_critic
         rate = config.learning_rate if config.critic_learning_rate is None else config.critic_learning_rate
-        metrics |= self.critic.update(
-            batch.rollout, batch.values, batch.returns, mask, cliprange_value=config.cliprange_value,
-            learning_rate=rate * schedule(self.step, config), max_grad_norm=config.max_grad_norm, max_tokens=config.micro_batch_tokens,
-        )
-        metrics |= _value_metrics(batch.values[mask.bool()], batch.returns[mask.bool()])
+        self.critic.step(rate * schedule(self.step, config))
+        judged = self._judged().bool()
+        metrics |= _value_metrics(batch.values[judged], batch.returns[judged])
         metrics |= {"critic/seconds": self.critic.seconds, "critic/bytes": self.critic.bytes}
         self.critic.seconds = 0.0
         attach(batch.groups, batch.rollout, values=batch.values, returns=batch.returns, advantages=batch.advantages)
         return metrics
 
-    def _judged(self, rewards: Tensor) -> Tensor:
+    def _critic_backward(self) -> dict[str, float]:
+        batch, config = self.batch, self.config
+        metrics = self.critic.backward(
+            batch.rollout, batch.values, batch.returns, self._judged(), cliprange_value=config.cliprange_value,
+            max_grad_norm=config.max_grad_norm, max_tokens=config.micro_batch_tokens,
+        )
+        if not math.isfinite(metrics["critic/grad_norm"]):
+            raise TrainingError(f"The critic's gradient of step {self.step + 1} is not finite, so policy and critic were left as they "
+                                f"were. Lower critic_learning_rate, or give smaller rewards.")
+        return metrics
+
+    def _judged(self) -> Tensor:
         """(N, T): the completion mask without rows that have no reward."""
-        return self.batch.rollout.completion_mask * ~rewards.isnan()[:, None]
+        scored = [c.reward is not None for group in self.batch.groups for c in group.completions]
+        return self.batch.rollout.completion_mask * torch.tensor(scored, device=self.policy.device)[:, None]
 
 
 def _value_metrics(values: Tensor, returns: Tensor) -> dict[str, float]:
