@@ -6,7 +6,8 @@ Leaves out ranges and choices of a single setting, which stand with the field in
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lab.config import RunConfig
@@ -77,6 +78,9 @@ def _rules(c: RunConfig) -> list[tuple[bool, str]]:
         (c.multi_objective_aggregation == "normalize_then_sum" and (c.advantage_rule, c.scale_rewards) != ("grpo", "group"),
          "multi_objective_aggregation is normalize_then_sum, which has its own rule and scaling: set advantage_rule to grpo and "
          "scale_rewards to group."),
+        (c.algorithm == "grpo" and c.advantage_rule != "grpo" and any(map(_of_single_steps, c.rewards)),
+         f"advantage_rule is {c.advantage_rule}, but rewards of single steps (each=True) are compared by GRPO's own rule: set "
+         f"advantage_rule to grpo, or reward whole completions."),
         (c.kl_placement == "reward" and c.multi_objective_aggregation == "normalize_then_sum",
          "kl_placement is reward, which needs one total reward to be taken from: set multi_objective_aggregation to "
          "sum_then_normalize."),
@@ -92,3 +96,8 @@ def _rules(c: RunConfig) -> list[tuple[bool, str]]:
         (c.entropy_coef_min > c.entropy_coef_max,
          f"entropy_coef_min is {c.entropy_coef_min}, above entropy_coef_max, {c.entropy_coef_max}: exchange them."),
     ]
+
+
+def _of_single_steps(reward: Any) -> bool:
+    """Whether a built-in says so; of one's own it is known when it answers (`training.weigh`)."""
+    return isinstance(reward, str) and re.search(r"\beach\s*=\s*True\b", reward) is not None

@@ -55,6 +55,7 @@ def test_any_group_size_from_two_and_any_number_of_prompts():
     ({"multi_objective_aggregation": "normalize_then_sum", "advantage_rule": "rloo"}, r"set Advantage rule \(advantage_rule\) to grpo"),
     ({"multi_objective_aggregation": "normalize_then_sum", "scale_rewards": "none"}, r"Advantage scale \(scale_rewards\) to group"),
     ({"multi_objective_aggregation": "normalize_then_sum", "kl_placement": "reward"}, "one total reward"),
+    ({"advantage_rule": "rloo", "rewards": ("accuracy", "steps(each=True)")}, "rewards of single steps .*: set advantage_rule to grpo"),
     ({"advantage_rule": "maxrl", "kl_placement": "reward"}, "makes rewards negative"),
     ({"dead_groups": "skip", "kl_placement": "reward"}, "hardly any group is tied"),
     ({"entropy_coef_min": 2.0}, r"above Largest bonus \(entropy_coef_max\)"),

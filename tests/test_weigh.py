@@ -6,6 +6,7 @@ import torch
 
 from lab.config import RunConfig
 from lab.records import Completion, Group
+from lab.rewards import RewardError
 from lab.rollout import Rollout
 from lab.training.weigh import token_ends, weigh
 
@@ -43,6 +44,12 @@ def test_hand_worked_process_supervision():
     assert group.dead is False
     assert [c.advantage for c in group.completions] == [-0.25, 0.25]
     assert np.array_equal(group.completions[0].arrays["advantages"], np.float32([0.0, -0.5]))
+
+
+def test_steps_under_another_rule_than_grpos_are_refused_rather_than_weighed_by_it():
+    group, rollout = group_and_rollout([{"p": 1.0}, {"p": 0.0}], ({"p": [(2, 1.0)]}, {"p": [(4, 0.0)]}))
+    with pytest.raises(RewardError, match="Reward p: it rewarded single steps.*advantage_rule is rloo"):
+        weigh([group], rollout, RunConfig(rewards=("p",), advantage_rule="rloo"), decode=decode)
 
 
 def test_outcome_and_steps_are_added_with_their_weights():

@@ -27,7 +27,8 @@ def weigh(groups: Sequence[Group], rollout: Rollout, config: RunConfig, *, decod
     Functions that rewarded whole completions and functions that rewarded steps each give their part, and the parts are
     added, a step function's times its weight. `kl` (N,) in nats is taken off the rewards times beta. A completion's own
     `advantage` is then the mean over its tokens, and the array `advantages` has every token's. A group is dead if no
-    token of it has an advantage. Raises RewardError for rewards that the advantage rule cannot take.
+    token of it has an advantage. Raises RewardError for rewards that the advantage rule cannot take, such as rewards of
+    steps under another rule than GRPO's.
     """
     completions = [c for group in groups for c in group.completions]
     rows = torch.arange(len(groups)).repeat_interleave(torch.tensor([len(group.completions) for group in groups]))
@@ -83,6 +84,9 @@ def _of_whole_completions(completions: Sequence[Completion], rows: Tensor, stepw
 def _of_steps(name: str, completions: Sequence[Completion], rows: Tensor, mask: Tensor, config: RunConfig,
               decode: Callable[[list[int]], str]) -> Tensor:
     """(N, T) from one function's step rewards."""
+    if config.advantage_rule != "grpo":
+        raise RewardError(name, None, f"it rewarded single steps, which are compared by GRPO's own rule, and advantage_rule is "
+                                      f"{config.advantage_rule}. Set it to grpo, or reward whole completions.")
     values, step_rows, ends = [], [], []
     for row, completion in enumerate(completions):
         steps = completion.steps.get(name) or []
