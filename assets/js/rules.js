@@ -2,7 +2,7 @@
 // null where a rule cannot be used, and why.
 
 const SMALL = 1e-4; // beside every std
-const TIED = 1e-6; // of the group's std: below it nothing is to be preferred
+const TIED = 1e-6; // up to here a group's std, or the distance of two rewards, is rounding: nothing is to be preferred
 const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 
 export const RULES = [
@@ -85,5 +85,5 @@ function weighted(r, lengths) {
 }
 
 function wins(r, value) {
-  return r.reduce((sum, other) => sum + Math.sign(value - other), 0);
+  return r.reduce((sum, other) => sum + (Math.abs(value - other) > TIED ? Math.sign(value - other) : 0), 0);
 }

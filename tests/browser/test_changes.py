@@ -36,7 +36,7 @@ def in_python(rule: str, rewards: list[float], lengths: list[int]) -> list[float
 def test_every_rule_gives_the_page_what_it_gives_training(page, lab):
     open_page(page, lab)
     rng = random.Random(5)
-    groups = [[0.2, 1.0, 0.0, 0.8, 0.2, 0.0, 1.0, 0.0], [1.0, 1.0], [0.0, 0.0, 0.0], [-1.0, 0.5, 2.0]]
+    groups = [[0.2, 1.0, 0.0, 0.8, 0.2, 0.0, 1.0, 0.0], [1.0, 1.0], [0.0, 0.0, 0.0], [-1.0, 0.5, 2.0], [0.1 + 0.2, 0.3, 0.0]]
     groups += [[rng.choice([0, 0.2, 1, rng.random()]) for _ in range(rng.randint(2, 16))] for _ in range(20)]
     for rewards in groups:
         lengths = [rng.randint(1, 48) for _ in rewards]
