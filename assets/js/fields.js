@@ -4,8 +4,13 @@ import { set } from "./dom.js";
 
 export function mount() {
   const name = () => document.querySelectorAll(".rail .block label:not([data-named])").forEach(nameField);
-  new MutationObserver(() => (name(), nameRemovals())).observe(document.documentElement, { childList: true, subtree: true });
+  new MutationObserver(() => (name(), nameRemovals(), keepListsOut())).observe(document.documentElement, { childList: true, subtree: true });
   name();
+}
+
+/** A list of choices is gone as soon as its field is left: as a tab stop of the browser's it would take the focus with it. */
+function keepListsOut() {
+  document.querySelectorAll("ul.option-list:not([tabindex])").forEach((list) => set(list, { tabindex: -1 }));
 }
 
 /** Gradio calls the crosses of a list "Remove 0", "Remove 1"; here they say what they remove. */

@@ -126,3 +126,25 @@ def test_every_tab_stop_of_the_forms_has_a_name(page, lab):
     page.get_by_role("tab", name="Lab").click()
     page.wait_for_selector("#lab-rewards input")
     assert page.evaluate(nameless) == []
+
+
+def test_no_tab_stop_loses_the_focus_on_the_way_through_a_form(page, lab):
+    open_page(page, lab)
+    page.get_by_role("textbox", name="System message", exact=True).focus()
+    stops = []
+    for _ in range(4):
+        page.keyboard.press("Tab")
+        stops.append(page.evaluate("document.activeElement.getAttribute('aria-label') ?? document.activeElement.tagName"))
+    assert stops == ["Model", "Task", "number input for Group size G", "range slider for Group size G"]
+
+
+def test_the_help_of_a_field_covers_what_stands_below_it(page, lab):
+    """Gradio lifts labels above what is beside them: the next field's would be read through the help."""
+    open_page(page, lab)
+    field(page, "lab", "temperature").focus()
+    page.wait_for_function("getComputedStyle(document.querySelector('#lab-temperature .info-text')).visibility === 'visible'")
+    on_top = """() => { const label = document.querySelector('#lab-seed [data-testid=block-info]').getBoundingClientRect();
+        const help = document.querySelector('#lab-temperature .info-text');
+        help.style.pointerEvents = 'auto';
+        return help.contains(document.elementFromPoint(label.left + 8, label.top + label.height / 2)); }"""
+    assert page.evaluate(on_top)
