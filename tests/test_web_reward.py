@@ -8,6 +8,7 @@ import time
 import httpx
 import pytest
 
+from lab.web.reward.templates import templates
 from lab.web.security import COOKIE
 from tests.browser.made_runs import write_run
 from tests.webapp import ADDRESS, ALICE, BOB, app_and_store, client, store
@@ -52,6 +53,17 @@ def test_every_template_runs_as_it_is(run, place):
     answer = bench(template["source"], on=on_run(run)).json()
     (mine,) = answer["functions"]
     assert mine["name"] == template["name"] and answer["check"]["ok"] and not mine["failures"] and len(mine["values"]) == 128
+
+
+@pytest.mark.parametrize("template", templates(["answer"]), ids=lambda t: t["name"])
+@pytest.mark.parametrize("answer", ["82", 82, "x / 2", "8.5", "", None])
+def test_no_template_breaks_on_what_a_model_may_write(template, answer):
+    texts = ["", "82", "<answer></answer>",
+             "<answer>eight</answer>", f"<answer>{'9' * 5000}</answer>", "<answer>8.5</answer>", "<answer>②</answer>"]
+    scope = {}
+    exec(template["source"], scope)
+    scores = scope[template["name"]](completions=texts, answer=[answer] * len(texts))
+    assert len(scores) == len(texts) and all(score is None or 0 <= score <= 1 for score in scores)
 
 
 def test_a_draft_is_kept_checked_and_nobody_elses():

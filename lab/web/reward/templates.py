@@ -11,18 +11,23 @@ READ = 'text = completion if isinstance(completion, str) else completion[0]["con
 
 CLOSENESS = f'''import re
 
+NUMBER = r"\\s*(-?\\d{{1,9}})\\s*"
+
 
 def closeness(completions, answer, **kwargs):
-    """1.0 for the exact number in the answer tag, less the further off."""
+    """1.0 for the exact number in the last answer tag, less the further off. None without a whole number to aim at."""
     scores = []
     for completion, right in zip(completions, answer):
         {READ}
-        found = re.findall(r"<answer>(.*?)</answer>", text)
-        if not found:
+        aim = re.fullmatch(NUMBER, str(right))
+        found = re.findall(f"<answer>{{NUMBER}}</answer>", text)
+        if aim is None:
+            scores.append(None)
+        elif not found:
             scores.append(0.0)
-            continue
-        off = abs(int(found[-1]) - int(right))
-        scores.append(max(0.0, 1.0 - off / 10))
+        else:
+            off = abs(int(found[-1]) - int(aim[1]))
+            scores.append(max(0.0, 1.0 - off / 10))
     return scores
 '''
 
