@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from lab.forward import decode, shared_cache
 from lab.forward.blocks import LlamaBody
 from lab.forward.bodies import HuggingFaceBody
 from lab.forward.decode import PlainDecoding, SharedDecoding
+from lab.forward.fast_path import differ
 from lab.forward.merged import MergedBody
 from lab.policy import Policy
 from lab.rollout import Rollout, SamplingSettings, pad_left
@@ -256,3 +259,16 @@ def test_sequences_longer_than_a_window_take_the_plain_way(policy, monkeypatch):
     for length in (11, 12):
         policy.logps(rollout_of(policy, [(20, [length, 3])]), None)
     assert used == [32]
+
+
+@pytest.mark.parametrize("dtype, load_in_4bit, gaps, expected", [
+    (torch.float32, False, [0.0] * 19 + [0.002], 0.002),
+    (torch.float32, False, [0.0009] * 20, None),
+    (torch.bfloat16, False, [0.05] * 19 + [0.5], None),  # rounding moves single tokens far, all of them together little
+    (torch.float32, True, [0.05] * 19 + [0.5], None),  # a base in 4 bits is unpacked to 16
+    (torch.bfloat16, False, [0.25] * 20, 0.25),
+    (torch.bfloat16, False, [0.0] * 19 + [math.nan], math.inf),
+], ids=str)
+def test_how_far_two_right_ways_may_be_apart(dtype, load_in_4bit, gaps, expected):
+    found = differ(torch.tensor(gaps), torch.zeros(len(gaps)), SimpleNamespace(dtype=dtype, load_in_4bit=load_in_4bit))
+    assert found == (None if expected is None else pytest.approx(expected))

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from lab.forward.blocks import LlamaBody
 from lab.forward.decode import SharedDecoding
-from lab.forward.fast_path import GRAPHS, FastPath, tolerance
+from lab.forward.fast_path import GRAPHS, FastPath, differ
 from lab.forward.graph import Graph
 from lab.forward.shared_cache import SharedCache
 from lab.rollout import SamplingSettings
@@ -49,14 +49,15 @@ def choose(policy: Policy, way: str | None = None) -> FastPath:
         return _without(fast, f"they refuse ({type(error).__name__}: {error})")
     if not policy.fast.graphs:
         return policy.fast  # the capture failed, and says so
-    if gap > tolerance(policy):
+    if gap:
         return _without(fast, f"their log-probabilities differ by {gap:.2g} from the ordinary loop's")
     return replace(fast, graphs=True, reason=f"{fast.reason} Sampling replays CUDA graphs, checked against the ordinary loop.")
 
 
 @torch.no_grad()
-def difference(policy: Policy) -> float:
-    """How far the log-probabilities of a small invented batch are from the ordinary loop's, both fed with its greedy tokens.
+def difference(policy: Policy) -> float | None:
+    """How far the log-probabilities of a small invented batch are from the ordinary loop's, both fed with its greedy tokens;
+    None if by no more than rounding.
 
     Row r ends after r + 1 tokens, so that rows are dropped on the way.
     """
@@ -64,17 +65,17 @@ def difference(policy: Policy) -> float:
     prompts = [torch.randint(0, policy.vocab_size, (length,), generator=generator).tolist() for length in CHECKED_PROMPTS]
     settings = SamplingSettings(CHECKED_GROUP, max_completion_length=len(prompts) * CHECKED_GROUP)
     ordinary, static = (way(policy, prompts, None, settings, generator) for way in (SharedDecoding, StaticDecoding))
-    gap = 0.0
+    both: list[Tensor] = []  # each (2, n)
     while ordinary.writing:
         rows, logits = ordinary._next_logits()
         tokens = logits.argmax(-1, keepdim=True)
-        logps, others = (x.float().log_softmax(-1).gather(-1, tokens) for x in (logits, static._next_logits()[1]))
-        gap = max(gap, (logps - others).abs().nan_to_num(float("inf")).max().item())
+        both.append(torch.stack([x.float().log_softmax(-1).gather(-1, tokens).squeeze(-1)
+                                 for x in (logits, static._next_logits()[1])]))
         for row, token in zip(rows, tokens.flatten().tolist(), strict=True):
             for decoding in (ordinary, static):
                 decoding._write(row, token, 0.0)
                 decoding.progress.ended[row] = len(decoding.progress.tokens[row]) > row
-    return gap
+    return differ(*torch.cat(both, dim=1), policy)
 
 
 class StaticDecoding(SharedDecoding):
