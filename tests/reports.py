@@ -35,7 +35,7 @@ REPORTS = (
         "test_draw.test_log_probability_is_of_the_full_distribution_even_when_the_tail_is_cut",
     )),
     Report(8, "result depends on how the batch is split", (
-        "test_trainer.test_the_token_budget_changes_memory_and_never_the_gradient",
+        "test_updating.test_the_token_budget_changes_memory_and_never_the_gradient",
         "test_trl_parity.test_trl_with_two_accumulation_steps_equals_our_whole_batch",
     )),
     Report(9, "masking cut-off completions changes the size of the loss", (
@@ -55,7 +55,7 @@ REPORTS = (
     )),
     Report(13, "a small group never learns", ("test_dead_groups.test_the_published_table",)),
     Report(14, "NaN after some hundred steps with groups of two", (
-        "test_grpo.test_groups_of_two_with_a_tiny_difference_stay_finite",
+        "test_grpo_advantages.test_groups_of_two_with_a_tiny_difference_stay_finite",
     )),
     Report(15, "it trains, but only KL moves the weights", (
         "test_user_reports.test_without_kl_every_loss_still_moves_the_weights",
@@ -63,7 +63,7 @@ REPORTS = (
     Report(16, "one None reward poisons the batch or counts as 0", (
         "test_groups.test_none_for_some_of_a_group_makes_nobody_better_or_worse",
         "test_weigh.test_a_reward_that_applies_to_one_alone_makes_nobody_better",
-        "test_rewards.test_the_page_and_the_algorithm_mean_the_same_by_none",
+        "test_reward_totals.test_the_page_and_the_algorithm_mean_the_same_by_none",
     )),
     Report(17, "unexpected keyword, or reward always 0", (
         "test_rewards.test_a_missing_column_is_named_with_those_that_exist",
@@ -86,9 +86,9 @@ REPORTS = (
     Report(24, "4 bits are slower than 16", (
         "test_user_reports.test_4_bits_are_unpacked_once_for_a_batch_and_not_again_for_every_token",
     )),
-    Report(25, "KL is infinite, then the loss is NaN", ("test_grpo.test_extreme_log_ratios_stay_finite_and_are_counted",)),
+    Report(25, "KL is infinite, then the loss is NaN", ("test_grpo_kl.test_extreme_log_ratios_stay_finite_and_are_counted",)),
     Report(26, "the KL penalty pulls the wrong way", (
-        "test_grpo.test_expected_gradient_of_each_estimator_over_a_toy_vocabulary",
+        "test_grpo_kl.test_expected_gradient_of_each_estimator_over_a_toy_vocabulary",
     )),
     Report(27, "clip ratio is always 0, more updates per batch do nothing", (
         "test_trainer.test_a_second_update_uses_the_same_completions_and_frozen_old_logps",
@@ -113,7 +113,7 @@ REPORTS = (
     Report(37, "evaluation mixes with the training rewards", (
         "test_evaluation.test_an_evaluation_uses_its_own_rewards_temperature_and_number_of_samples",
     )),
-    Report(39, "only the last reward function counts", ("test_rewards.test_the_total_is_the_weighted_sum",)),
+    Report(39, "only the last reward function counts", ("test_reward_totals.test_the_total_is_the_weighted_sum",)),
     Report(40, "math rewards hang or raise inside the app only", (
         "test_user_reports.test_mathematics_is_graded_off_the_main_thread_too",
     )),

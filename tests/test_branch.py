@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import signal
-
 import pytest
 
 from lab.config import ConfigError, RunConfig
 from lab.errors import CommandError
-from lab.jobs import Engine
 from lab.storage.recorder import open_run, recording
 from lab.storage.run_folder import RunFolder
 from lab.trainer import Trainer
 from lab.training.branch import branch, continue_run
-from tests.test_engine import ended, order, reaches, until
+from tests.engine_process import ended, order, reaches, running_engine
 
 SMALL = dict(num_generations=2, prompts_per_step=2, max_completion_length=12, save_steps=1, num_threads=1, learning_rate=1e-2, lora_r=4,
              lora_alpha=8, rewards=("format", "brevity"), max_steps=3, eval_prompts=2, eval_samples=0)
@@ -37,14 +33,8 @@ def parent(runs_dir):
 
 @pytest.fixture(scope="module")
 def engine(runs_dir):
-    engine = Engine(runs_dir, arguments=("--idle-exit", "3600"))
-    engine.ensure()
-    until(lambda: engine.status().info.get("phase") in ("idle", "paused"), engine)
-    yield engine
-    if engine.status().state in ("running", "stale"):
-        os.kill(engine.status().pid, signal.SIGTERM)
-        until(lambda: engine.status().state == "off", engine)
-    engine.store.close()
+    with running_engine(runs_dir) as engine:
+        yield engine
 
 
 # -- files and rows

@@ -1,11 +1,6 @@
-"""A real engine process with the real tiny model, driven through the store as the page drives it.
-
-Tests share one engine and go in order; the last ones kill it.
-"""
+"""A real engine process, driven through the store as the page drives it. Tests share one engine and go in order."""
 
 import os
-import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -14,67 +9,20 @@ import time
 import pytest
 
 from lab.config import RunConfig
-from lab.jobs import Engine, process_is_there
-from lab.storage.run_folder import RunFolder
+from lab.storage.run_folder import RunFolder, driver_info
+from tests.engine_process import QUESTION, SMALL, ended, order, reaches, running_engine, sample, start, until
 from tests.test_judge import Server
-
-SMALL = dict(num_generations=4, prompts_per_step=2, max_completion_length=24, save_steps=3, num_threads=1, learning_rate=1e-3,
-             reward_weights=(0.8, 0.2))
-QUESTION = {"prompt": "What is 12 + 30?", "answer": "42"}
 
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory):
-    engine = Engine(tmp_path_factory.mktemp("runs"), arguments=("--idle-exit", "3600"))
-    engine.ensure()
-    until(lambda: engine.status().info.get("phase") == "idle", engine)
-    yield engine
-    if engine.status().state in ("running", "stale"):
-        os.kill(engine.status().pid, signal.SIGTERM)
-        until(lambda: engine.status().state == "off", engine)
-    engine.store.close()
+    with running_engine(tmp_path_factory.mktemp("runs")) as engine:
+        yield engine
 
 
 @pytest.fixture
 def store(engine):
     return engine.store
-
-
-def until(condition, engine, seconds=120):
-    """Waits for something the engine will do; says what the engine's log holds if it never does."""
-    end = time.monotonic() + seconds
-    while not (found := condition()):
-        if time.monotonic() > end:
-            pytest.fail(f"Waited {seconds} s in vain. {engine.status()}\n{(engine.runs_dir / 'engine.log').read_text()[-3000:]}")
-        time.sleep(0.03)
-    return found
-
-
-def sample(engine, **args):
-    args = {"prompts": [QUESTION], "config": dict(num_generations=4, max_completion_length=24, num_threads=1)} | args
-    return engine.store.send_command("sample", args, owner="ada")
-
-
-def ended(engine, command):
-    return until(lambda: (c := engine.store.command(command.id)).status not in ("queued", "taken") and c, engine)
-
-
-def order(engine, kind, run, **args):
-    """A command for a run, carried out."""
-    command = ended(engine, engine.store.send_command(kind, args, run=run))
-    assert command.status == "done", command.error
-    return command
-
-
-def start(engine, config=None, **args):
-    run = engine.store.create_run(RunConfig(**SMALL | (config or {})).to_dict(), name="small", owner="ada")
-    order(engine, "train", run, **args)
-    return run
-
-
-def reaches(engine, run, status, seconds=120):
-    until(lambda: engine.store.run(run).status == status, engine, seconds)
-    return engine.store.run(run)
 
 
 # -- samples
@@ -309,6 +257,17 @@ def test_a_run_that_cannot_start_fails_alone(engine, store):
     assert ended(engine, sample(engine)).status == "done"  # the engine goes on
 
 
+def test_a_run_that_another_process_trains_is_not_resumed_beside_it(engine, store):
+    config = RunConfig(**SMALL | {"max_steps": 2}).to_dict()
+    run = store.create_run(config, name="of a notebook", status="training", info=driver_info())  # by this process
+    command = ended(engine, store.send_command("resume_run", run=run))
+    assert command.status == "failed" and f"still training: process {os.getpid()} has it" in command.error
+    assert store.run(run).status == "training" and store.run(run).attempt == 1
+    store.set_status(run, "stopped")
+    order(engine, "resume_run", run)
+    assert reaches(engine, run, "finished").attempt == 2
+
+
 def test_the_heartbeat_says_what_the_header_shows(engine, store):
     first = engine.status()
     until(lambda: engine.status().info.get("phase") == "idle" and store.process("engine").heartbeat > time.time() - 5, engine)
@@ -322,134 +281,6 @@ def test_a_second_engine_on_the_same_folder_ends_at_once(engine):
     second = subprocess.run([sys.executable, "-m", "lab.engine", "--runs", engine.runs_dir], capture_output=True, text=True, timeout=60)
     assert second.returncode == 1 and "Another engine already works" in second.stderr
     assert engine.status().state == "running"
-
-
-# -- what dies
-
-
-def test_a_killed_engine_is_started_again_and_its_run_resumes_with_the_same_steps(engine, store):
-    run = start(engine, dict(max_steps=8, seed=5), steps=4)
-    reaches(engine, run, "paused")
-    changed_from = order(engine, "change", run, beta=0.5).result["from_step"]  # after the checkpoint of step 3
-    order(engine, "resume", run)
-    until(lambda: store.run(run).step >= 5 and [x for x in store.live() if x.run == run], engine)  # in mid-step
-    os.kill(engine.status().pid, signal.SIGKILL)
-    until(lambda: engine.status().state == "dead", engine)
-    reached = store.run(run).step
-    assert "ended from outside or ran out of memory" in engine.ensure().sentence
-    before = {n: store.step(run, n, arrays=True) for n in range(1, reached + 1)}  # readable, every step whole
-    until(lambda: engine.ensure().state == "running", engine)
-    left = reaches(engine, run, "interrupted")
-    checkpoint = RunFolder(store, run).checkpoints()[-1][0]
-    assert left.error == (f"The engine stopped unexpectedly at step {reached}; the last checkpoint is step {checkpoint}. "
-                          f"Resume goes on from there.")
-    assert store.live() == []
-    assert order(engine, "resume_run", run).result["step"] == checkpoint
-    done = reaches(engine, run, "finished")
-    assert done.attempt == 2 and done.step == 8
-    assert [row[0] for row in store.steps_after(run).rows] == list(range(1, 9))
-    for n in range(checkpoint + 1, reached + 1):
-        again, first = store.step(run, n, arrays=True), store.step(run, n, attempt=1, arrays=True)
-        assert {**again.metrics, "step_time": 0} == {**first.metrics, "step_time": 0} == {**before[n].metrics, "step_time": 0}
-        for one, other in zip(again.groups, first.groups, strict=True):
-            assert [c.token_ids for c in one.completions] == [c.token_ids for c in other.completions]
-            assert all(c.arrays[k].tobytes() == d.arrays[k].tobytes() for c, d in zip(one.completions, other.completions, strict=True)
-                       for k in d.arrays)
-    changes = [(e.attempt, e.step) for e in store.events(run) if e.kind == "change"]
-    assert changes == [(1, changed_from)] + [(2, changed_from)] * (changed_from > checkpoint)
-
-
-def test_a_run_waits_for_scores_by_hand_and_a_killed_engine_asks_for_the_same_and_repeats_those_given(engine, store):
-    run = start(engine, dict(max_steps=3, prompts_per_step=1, rewards=("by_hand", "format"), seed=11))
-    asked = awaiting(engine, run, 1)
-    assert asked["criteria"] == {"clarity": 1, "correctness": 2, "relevance": 1} and len(asked["groups"][0]["completions"]) == 4
-    assert ended(engine, sample(engine)).status == "done" and store.run(run).status == "paused"  # other work goes on
-    order(engine, "resume", run)  # pressing Train gives no scores: it waits on, and is not asked twice
-    until(lambda: store.run(run).status == "paused", engine)
-    assert [e.kind for e in store.events(run)].count("awaiting_scores") == 1
-    stale = ended(engine, store.send_command("scores", {"id": "another", "scores": [1, 1, 1, 1]}, run=run))
-    assert stale.status == "failed" and "no longer wait" in stale.error
-    wrong = ended(engine, store.send_command("scores", {"id": asked["id"], "scores": [1, 1]}, run=run))
-    assert wrong.status == "failed" and wrong.error == "There are 2 scores for 4 completions: give one each."
-    order(engine, "scores", run, id=asked["id"], scores=[[1.0, 0.9, 0.0, {"clarity": 1, "correctness": 0.5, "relevance": 1}]])
-    order(engine, "scores", run, id=awaiting(engine, run, 2)["id"], scores=[0.1, 0.7, None, 0.3])
-    third = awaiting(engine, run, 3)
-    first = store.step(run, 1).groups[0]
-    assert [c.rewards["by_hand"] for c in first.completions] == [1.0, 0.9, 0.0, 0.75]
-    assert first.completions[3].extra == {"clarity": 1.0, "correctness": 0.5, "relevance": 1.0}
-    os.kill(engine.status().pid, signal.SIGKILL)
-    until(lambda: engine.status().state == "dead", engine)
-    for step, folder in RunFolder(store, run).checkpoints():
-        if step > 0:  # as if the crash had come before they were written
-            shutil.rmtree(folder)
-    until(lambda: engine.ensure().state == "running", engine)
-    reaches(engine, run, "interrupted")
-    assert order(engine, "resume_run", run).result["step"] == 0
-    again = awaiting(engine, run, 3)
-    assert again["id"] == third["id"] and store.run(run).attempt == 2  # the two steps were scored without asking
-    for n in (1, 2):
-        one, other = store.step(run, n, arrays=True), store.step(run, n, attempt=1, arrays=True)
-        assert {**one.metrics, "step_time": 0} == {**other.metrics, "step_time": 0}
-        assert all(c.arrays[name].tobytes() == d.arrays[name].tobytes() for c, d in zip(
-            one.groups[0].completions, other.groups[0].completions, strict=True) for name in d.arrays)
-    order(engine, "scores", run, id=again["id"], scores=[0, 1, 0, 1])
-    reaches(engine, run, "finished")
-
-
-def awaiting(engine, run, step):
-    """What the run asks a person for in this step, once it does."""
-    def told():
-        events = [e for e in engine.store.events(run) if e.kind == "awaiting_scores" and e.attempt == engine.store.run(run).attempt]
-        return events and events[-1].step == step and engine.store.run(run).status == "paused" and events[-1].data
-    return until(told, engine)
-
-
-def test_an_engine_told_to_end_saves_its_runs(engine, store):
-    run = start(engine, dict(max_steps=50))
-    until(lambda: store.run(run).step >= 1, engine)
-    os.kill(engine.status().pid, signal.SIGTERM)
-    until(lambda: engine.status().state == "off", engine)
-    left = store.run(run)
-    assert left.status == "stopped" and left.error.startswith(f"Saved at step {left.step} when the engine ended")
-    assert RunFolder(store, run).checkpoints()[-1][0] == left.step
-
-
-WEB = """
-import sys, time
-from lab.config import RunConfig
-from lab.jobs import Engine
-engine = Engine(sys.argv[1], arguments=("--idle-exit", "1"))
-engine.store.register("web")
-engine.ensure()
-run = engine.store.create_run(RunConfig(max_steps=6, num_generations=2, prompts_per_step=1, max_completion_length=16).to_dict(), name="r")
-engine.store.send_command("train", run=run)
-while engine.store.run(run).step < 1:
-    engine.store.beat("web")
-    time.sleep(0.05)
-print(run, engine.status().pid, flush=True)
-time.sleep(600)
-"""
-
-
-def test_a_killed_web_process_does_not_stop_training_and_an_idle_engine_ends_by_itself(tmp_path):
-    web = subprocess.Popen([sys.executable, "-c", WEB, str(tmp_path)], stdout=subprocess.PIPE, text=True)
-    run, pid = web.stdout.readline().split()
-    web.kill()
-    web.wait()
-    engine = Engine(tmp_path)
-    assert process_is_there(int(pid), time.time())
-    assert reaches(engine, run, "finished").step == 6
-    until(lambda: engine.status().state == "off", engine)
-    assert engine.status().sentence == "The engine ended because nothing was left to do."
-
-
-def test_an_engine_that_falls_stores_why(tmp_path):
-    code = ("import sys, lab.engine as e\ndef fall(store): raise RuntimeError('the sky is down')\ne.recover = fall\n"
-            "e.main(['--runs', sys.argv[1]])")
-    fallen = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=60)
-    assert fallen.returncode == 1 and "the sky is down" in fallen.stderr
-    status = Engine(tmp_path).status()
-    assert status.state == "dead" and status.sentence == "The engine stopped: the sky is down" and "in fall" in status.traceback
 
 
 def broken_reward(folder):

@@ -1,4 +1,4 @@
-"""Reward functions: the contract with TRL, built-ins, answers found and compared, totals of a group."""
+"""Reward functions: the contract with TRL, rewards of steps, names and files, built-ins."""
 
 from __future__ import annotations
 
@@ -10,15 +10,10 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from lab.records import Completion, Group
-from lab.rewards import BUILTINS, RewardError, RewardNotFound, TrainerState, group_totals, resolve, score, text_of
-from lab.rewards.extract import as_number, last_boxed, last_number, same_answer, tagged
+from lab.rewards import BUILTINS, RewardError, RewardNotFound, TrainerState, resolve, score, text_of
 from lab.rewards.resolve import parse_call
-from lab.rules.groups import combine_rewards
 
 
 def group(texts, index=0, prompt="What is 1 + 1?", **columns):
@@ -246,69 +241,6 @@ def test_the_builtin_steps_reward_can_judge_each_equation_where_it_ends():
     assert scored(["steps"], ["7+5=12, 12-3=8.", "no working"]).completions[1].reward == 0.0
 
 
-# -- totals
-
-
-def test_the_total_is_the_weighted_sum():
-    # .8·1 + .2·½ and .8·½ + .2·1
-    made = scored([lambda completions, **k: [1, 0.5], lambda completions, **k: [0.5, 1]], ["a", "b"], weights=(0.8, 0.2))
-    assert [c.reward for c in made.completions] == pytest.approx([0.9, 0.6])
-
-
-def test_none_is_not_a_zero():
-    # the second function applies to nobody: its weight goes to the first, .8·.5·(.8 + .2)/.8 = .5, not .4
-    assert group_totals([[0.5, None], [1.0, None]], [0.8, 0.2]) == pytest.approx([0.5, 1.0])
-    # it applies to the first alone: the second gets the group's mean of it, .8·1 + .2·.5
-    assert group_totals([[0.5, 0.5], [1.0, None]], [0.8, 0.2]) == pytest.approx([0.5, 0.9])
-    assert group_totals([[None, None], [1.0, 1.0]], [0.8, 0.2]) == [None, 1.0]
-    assert group_totals([[None, 1.0]], [1.0, 0.0]) == [None]  # what applies has no weight
-    # a penalty's weight counts by its size: (2·1) · (2 + 1)/2 = 3
-    assert group_totals([[1.0, None]], [2.0, -1.0]) == [3.0]
-
-
-VALUES = st.one_of(st.none(), st.floats(-10, 10, width=32))
-
-
-@settings(max_examples=150, deadline=None)
-@given(st.integers(1, 3).flatmap(lambda f: st.tuples(
-    st.lists(st.floats(-3, 3, width=32).map(lambda w: 0.0 if abs(w) < 1e-3 else w), min_size=f, max_size=f),
-    st.lists(st.lists(st.lists(VALUES, min_size=f, max_size=f), min_size=1, max_size=5), min_size=1, max_size=3))))
-def test_the_page_and_the_algorithm_mean_the_same_by_none(drawn):
-    weights, groups = drawn
-    rows = [[math.nan if value is None else value for value in row] for group in groups for row in group]
-    ids = [g for g, group in enumerate(groups) for _ in group]
-    theirs = combine_rewards(torch.tensor(rows, dtype=torch.float64), torch.tensor(weights, dtype=torch.float64),
-                             group_ids=torch.tensor(ids)).tolist()
-    ours = [total for group in groups for total in group_totals(group, weights)]
-    assert [math.nan if value is None else value for value in ours] == pytest.approx(theirs, rel=1e-9, abs=1e-9, nan_ok=True)
-
-
-def test_a_completion_without_any_reward_is_left_out_of_mean_and_std():
-    made = scored([lambda completions, **k: [1.0, None, 3.0]], ["a", "b", "c"])
-    assert [c.reward for c in made.completions] == [1.0, None, 3.0]
-    assert made.mean == 2.0 and made.std == pytest.approx(math.sqrt(2)) and made.dead is False
-
-
-def test_mean_and_sample_std_of_a_group():
-    # rewards 1, 0, 0, 0: mean .25, Σ(r−m)² = .5625 + 3·.0625 = .75, std = √(.75/3) = .5
-    made = scored([lambda completions, **k: [1, 0, 0, 0]], list("abcd"))
-    assert (made.mean, made.std, made.dead) == (0.25, 0.5, False)
-
-
-def test_equal_rewards_make_a_dead_group_despite_float_noise():
-    made = scored([lambda completions, **k: [0.3, 0.1 + 0.2, 0.3]], list("abc"))
-    assert made.dead is True
-    assert scored([lambda completions, **k: [None, None]], list("ab")).dead is True
-    assert scored([lambda completions, **k: [0.0, 1e-5]], list("ab")).dead is False
-
-
-@given(st.lists(st.floats(-100, 100), min_size=2, max_size=16))
-def test_summary_agrees_with_numpy(rewards):
-    made = scored([lambda completions, **k: rewards], ["x"] * len(rewards))
-    assert made.mean == pytest.approx(np.mean(rewards), abs=1e-9)
-    assert made.std == pytest.approx(np.std(rewards, ddof=1), abs=1e-9)
-
-
 # -- names, parameters, files
 
 
@@ -372,73 +304,6 @@ def test_an_error_in_a_file_names_its_line(tmp_path):
 def test_rewards_import_no_torch():
     code = "import sys, lab.rewards, lab.tasks; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
-
-
-# -- finding and comparing answers
-
-
-@pytest.mark.parametrize("text, found", [
-    ("<answer>4</answer>", "4"), ("x <answer> 4\n</answer> y", "4"), ("<answer></answer>", ""),
-    ("4", None), ("<answer>4", None), ("4</answer>", None), ("</answer>4<answer>", None),
-    ("<answer>4</answer><answer>4</answer>", None), ("<answer><answer>4</answer>", None), ("<ANSWER>4</ANSWER>", None),
-])
-def test_the_tagged_answer_needs_exactly_one_pair(text, found):
-    assert tagged(text) == found
-
-
-@pytest.mark.parametrize("text, found", [
-    (r"\boxed{4}", "4"), (r"\boxed{1} then \boxed{2}", "2"), (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
-    (r"\boxed{1} then \boxed{2", "1"), (r"\boxed{\{1, 2\}}", r"\{1, 2\}"), (r"\boxed{a\}b}", r"a\}b"), (r"\boxed{}", ""),
-    (r"\boxed 4", None), (r"boxed{4}", None), (r"\boxed{" * 5, None), (r"\boxed{\boxed{3}}", "3"),
-])
-def test_the_last_balanced_box_is_found(text, found):
-    assert last_boxed(text) == found
-
-
-@pytest.mark.parametrize("text, found", [
-    ("It is 4.", "4"), ("1 + 2 = 3", "3"), ("from 7 to -3", "-3"), ("5-3", "3"), ("costs $1,234.50.", "1,234.50"),
-    ("one half is 1/2", "1/2"), ("3.14", "3.14"), ("v2 and x3", None), ("none", None), ("= −5", "−5"), ("12,5", "12"),
-    ("10 apples, 20 pears", "20"), ("(8)", "8"), ("**42**", "42"),
-])
-def test_the_last_number_is_found(text, found):
-    assert last_number(text) == found
-
-
-@pytest.mark.parametrize("text, value", [
-    ("4", 4), ("-4", -4), ("+4", 4), ("4.0", 4), ("0.5", Fraction(1, 2)), ("1/2", Fraction(1, 2)), ("-1 / 2", Fraction(-1, 2)),
-    ("1,234", 1234), ("1,234,567.5", Fraction(2469135, 2)), (r"\frac{3}{4}", Fraction(3, 4)), (r"-\dfrac{3}{4}", Fraction(-3, 4)),
-    ("$5", 5), (r"\$5", 5), ("5.", 5), ("−5", -5), (" 007 ", 7),
-    ("", None), ("four", None), ("4 apples", None), ("1/0", None), ("1e5", None), ("nan", None), ("inf", None), ("12,34", None),
-    ("1.2.3", None), ("٣", None), ("9" * 201, None), ("--4", None), ("1/2/3", None),
-])
-def test_numbers_are_read_exactly(text, value):
-    assert as_number(text) == value
-
-
-@pytest.mark.parametrize("given_text, expected, same", [
-    ("4", "4", True), ("4.0", "4", True), ("0.5", "1/2", True), (r"\frac{1}{2}", "0.5", True), ("1,000", "1000", True),
-    ("0.1", "1/10", True), ("0.3333333333", "1/3", False), ("4", "5", False), ("even", "even", True), ("even ", " even", True),
-    ("New  York", "New York", True), ("Even", "even", False), ("four", "4", False), ("", "", True), ("4 or 5", "4", False),
-])
-def test_answers_are_compared_exactly(given_text, expected, same):
-    assert same_answer(given_text, expected) is same
-
-
-@given(st.fractions(max_denominator=1000), st.sampled_from(["", " ", "  \n"]))
-def test_every_fraction_equals_itself_however_it_is_padded(number, padding):
-    assert as_number(f"{padding}{number}{padding}") == number
-    assert same_answer(f"{padding}{number}", str(number))
-
-
-@given(st.integers(-10**12, 10**12), st.text(alphabet=st.characters(exclude_categories=["N", "L"], exclude_characters="-+−_.,/\\")))
-def test_the_last_number_is_found_behind_any_punctuation(number, noise):
-    assert as_number(last_number(f"{noise} {number} ")) == number
-
-
-@given(st.text())
-def test_extraction_never_raises_and_finds_what_was_put_there(noise):
-    tagged(noise), last_boxed(noise), last_number(noise), as_number(noise)
-    assert last_boxed(noise + r" \boxed{42}") == "42"
 
 
 # -- built-ins

@@ -2,18 +2,14 @@
 
 # ruff: noqa: E501  (tables of source text)
 
-import ast
 import os
 import sys
 import time
 
 import psutil
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from lab.rewards.sandbox import CodeHost, CodeLimits, RewardError
-from lab.rewards.sandbox.plain_values import SomethingElse, same, tagged, untagged
 from lab.rewards.sandbox.split_tests import split_tests
 from tests.sandbox_cases import DANGEROUS, HARMLESS, attack_source
 from tests.sandbox_leaks import nothing_left_behind
@@ -307,113 +303,3 @@ def test_a_thousand_programs_leave_nothing_behind(tmp_path, monkeypatch, host):
         for _ in range(20):
             grades = own.grade(cheap, ADD)
             assert [grade.passed for grade in grades] == [passed for name, (_, passed) in PROGRAMS.items() if name not in EXPENSIVE]
-
-
-# splitting
-
-
-@pytest.mark.parametrize("test, call, comparison, expected", [
-    ("assert f(1) == 2", "f(1)", "==", "2"),
-    ("assert 2 == f(1)", "f(1)", "==", "2"),
-    ("assert f(1) == 2, 'message'", "f(1)", "==", "2"),
-    ("assert f(1) != 2", "f(1)", "!=", "2"),
-    ("assert f(1) is None", "f(1)", "is", "None"),
-    ("assert f(1) is not True", "f(1)", "is not", "True"),
-    ("assert f(1) in (1, 2)", "f(1)", "in", "(1, 2)"),
-    ("assert f(1) not in [1]", "f(1)", "not in", "[1]"),
-    ("assert f(1) < 3", "f(1)", "<", "3"),
-    ("assert 3 < f(1)", "f(1)", ">", "3"),
-    ("assert 3 >= f(1)", "f(1)", "<=", "3"),
-    ("assert f(1)", "f(1)", "truth", "True"),
-    ("assert not f(1)", "f(1)", "truth", "False"),
-    ("assert set(f([1, 2])) == {1, 2}", "set(f([1, 2]))", "==", "{1, 2}"),
-    ("assert len(f(3)) == 3", "len(f(3))", "==", "3"),
-    ("assert [f(x) for x in range(3)] == [0, 1, 4]", "[f(x) for x in range(3)]", "==", "[0, 1, 4]"),
-    ("assert Solution().solve(2) == [1]", "Solution().solve(2)", "==", "[1]"),
-    ("assert f(1)[0] == 'a'", "f(1)[0]", "==", "'a'"),
-    ("assert f(1) == sorted([3, 1])", "f(1)", "==", "sorted([3, 1])"),
-    ("assert abs(f(1) - 0.5) < 0.01", "f(1)", "==", "0.5"),
-    ("assert abs(0.5 - f(1)) <= 0.01", "f(1)", "==", "0.5"),
-    ("import math\nassert math.isclose(f(1), 0.5, rel_tol=0.1)", "f(1)", "==", "0.5"),
-    ("from pytest import approx\nassert f(1) == approx(0.5)", "f(1)", "==", "0.5"),
-])
-def test_an_assert_is_split_into_call_and_expected(test, call, comparison, expected):
-    split = split_tests(test)
-    [check] = split.checks
-    assert (check.call, check.comparison, check.expected) == (call, comparison, expected) and split.unused == ()
-
-
-@pytest.mark.parametrize("test", [
-    "assert f(1) == g(1)", "assert 1 == 1", "assert True", "assert is_sorted(f(1)) and f(2)", "assert all(f(x) for x in range(3))",
-    "assert isinstance(f(1), int)", "assert 1 < f(1) < 3", "for x in range(3):\n    assert f(x) == x", "assert f(1) == f(2)",
-    "def test():\n    assert f(1) == 1", "with x: assert f(1) == 1", "assert 3 in f(1)",
-])
-def test_an_assert_that_would_take_the_programs_word_is_not_used(test):
-    split = split_tests(test)
-    assert split.checks == () and split.unused == (ast.unparse(ast.parse(test)),)
-
-
-def test_a_helper_of_the_tests_is_not_mistaken_for_the_program():
-    split = split_tests("def is_even(x): return x % 2 == 0\nassert is_even(f(2))\nassert is_even(f(2)) == True")
-    assert split.unused == ("assert is_even(f(2))",)
-    assert split.checks[0].setup.startswith("def is_even")
-
-
-def test_setup_goes_only_to_the_side_that_uses_it():
-    [check] = split_tests("import random\nseed = 3\nanswers = {3: 'secret'}\nrandom.seed(seed)\nx = random.random()\nassert f(x, seed) == answers[3]").checks
-    assert check.setup == "import random\nseed = 3\nrandom.seed(seed)\nx = random.random()"
-    assert check.expected_setup == "answers = {3: 'secret'}"
-
-
-@pytest.mark.parametrize("tests", ["assert f( == 1", "assert f(1) == 1\0", "(" * 5000, "assert f() == '\ud800'", "x" * 300_000])
-def test_tests_that_are_not_python_are_refused_with_a_sentence(tests):
-    with pytest.raises(ValueError, match="the tests"):
-        split_tests(tests)
-
-
-# values
-
-plain = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary() | st.complex_numbers(allow_nan=False),
-    lambda inner: st.lists(inner, max_size=3) | st.lists(inner, max_size=3).map(tuple) | st.dictionaries(st.text() | st.integers(), inner, max_size=3),
-    max_leaves=8)
-
-
-@settings(max_examples=150, deadline=None)
-@given(plain)
-def test_values_come_back_as_they_were(value):
-    import json
-
-    assert same(untagged(json.loads(json.dumps(tagged(value)))), value)
-    assert repr(untagged(tagged(value))) == repr(value)
-
-
-@pytest.mark.parametrize("value, expected, equal", [
-    (2, 2.0, True), (2.0, 2, True), (True, 1, False), (1, True, False), (True, True, True), (0, False, False), (0.1 + 0.2, 0.3, True),
-    (1e-12, 0.0, True), (1.0, 1.001, False), (10**30, 10**30 + 1, False), (10**400, 10**400, True), (10**400, 1.5, False), (1.0, "1.0", False),
-    ([1, 2], [1.0, 2.0], True), ([1, 2], (1, 2), False), ([1], [1, 2], False), ([True], [1], False), ({1, 2}, {2, 1}, True),
-    ({1}, {True}, False), ({1: "a"}, {1: "a"}, True), ({1: "a"}, {True: "a"}, False), ({"a": 0.1 + 0.2}, {"a": 0.3}, True),
-    ({"a": 1}, {"a": 1, "b": 2}, False), (frozenset({1}), {1}, True), (None, None, True), (None, 0, False), ("a", "a", True),
-    (b"a", "a", False), (float("nan"), float("nan"), True), (float("inf"), float("inf"), True), (float("inf"), float("-inf"), False),
-    (1 + 2j, 1 + 2j, True), ([[1, [2]]], [[1, [2.0]]], True), ({(1, 2): 3}, {(1, 2): 3}, True), ("é", "e\u0301", False),
-    (SomethingElse("E"), 3, False), ([SomethingElse("E")], [SomethingElse("E")], False),
-])
-def test_equality_is_pythons_but_for_floats_booleans_and_strangers(value, expected, equal):
-    assert same(value, expected) is equal
-
-
-def test_something_else_is_not_even_equal_to_itself():
-    stranger = SomethingElse("E")
-    assert same(stranger, stranger) is False
-    assert isinstance(untagged(tagged(object())), SomethingElse)
-    assert isinstance(untagged(tagged(10**6000)), SomethingElse)
-
-
-@pytest.mark.parametrize("pair", [
-    None, 3, "int", [], ["int"], ["int", 3], ["int", "x"], ["int", "9" * 5000], ["float", 1.0], ["bool", "True"], ["str", 3], ["bytes", "zz"],
-    ["list", 3], ["list", "ab"], ["set", [["list", []]]], ["dict", [[["list", []], ["int", "1"]]]], ["dict", {"a": 1}], ["complex", ["1"]],
-    ["object", "x"], ["NoneType", 1],
-])
-def test_a_pair_that_is_not_a_value_is_refused(pair):
-    with pytest.raises(ValueError):
-        untagged(pair)

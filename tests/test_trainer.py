@@ -7,15 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from lab.config import ConfigError, RunConfig
+from lab.config import ConfigError
 from lab.presets import preset
 from lab.records import GroupSampled, GroupScored, ScoringFailed, StepRecord, TokensSampled
 from lab.rewards import RewardError
 from lab.rollout import Rollout
-from lab.trainer import Trainer, TrainingError
-from lab.training.objective import Objective
-from lab.training.sampling import sample_group, seeded
-from lab.training.updating import schedule
+from lab.trainer import Trainer
 
 from .conftest import letters
 
@@ -104,42 +101,6 @@ def test_dead_groups_and_no_beta_leave_the_adapter_bit_identical(make_trainer, p
     assert record.metrics["groups/live"] == 0 and record.metrics["grad_norm"] == 0.0
     assert record.metrics["frac_reward_zero_std"] == 1.0
     assert policy.adapters.fingerprint(trainer.adapter) == before
-
-
-def test_rows_without_advantage_are_left_out_of_the_backward_exactly(make_trainer, monkeypatch):
-    """With β = 0 such a row adds exactly nothing, so leaving it out changes no bit of the gradient's value."""
-    def one_group_only(completions, prompts, **kwargs):
-        return [float(i) if prompts[i] == prompts[0] else 0.0 for i in range(len(completions))]
-
-    trainer = make_trainer(beta=0.0, rewards=(one_group_only,))
-    list(trainer._sample()), list(trainer._score())
-    objective = trainer._objective()
-    logps, entropy = trainer._backward(objective)
-    mask = objective.mask
-    skipped = [p.grad.clone() for p in trainer.parameters]
-    assert int(objective.teaching().sum()) == 4
-    whole, entropies = trainer.policy.logps(trainer.batch.rollout, trainer.adapter)
-    trainer.optimizer.zero_grad()
-    objective.loss(whole, entropies)[0].backward()
-    assert any(g.abs().max() > 0 for g in skipped)
-    for got, p in zip(skipped, trainer.parameters, strict=True):
-        torch.testing.assert_close(got, p.grad, atol=1e-6, rtol=1e-4)
-    torch.testing.assert_close(logps, whole.detach(), atol=2e-5, rtol=0)
-    assert (entropy[mask.bool()] > 0).all()
-
-
-@pytest.mark.parametrize("loss_type", ["grpo", "dapo", "dr_grpo", "bnpo"])
-def test_the_token_budget_changes_memory_and_never_the_gradient(make_trainer, loss_type):
-    gradients = []
-    for budget in (16384, 200, 64):
-        trainer = make_trainer(loss_type=loss_type, micro_batch_tokens=budget, beta=0.1)
-        list(trainer._sample()), list(trainer._score())
-        trainer.batch.ref_logps = trainer.batch.rollout.sampling_logps - 0.1
-        trainer._backward(trainer._objective())
-        gradients.append([p.grad.clone() for p in trainer.parameters])
-    for other in gradients[1:]:
-        for a, b in zip(gradients[0], other, strict=True):
-            torch.testing.assert_close(b, a, atol=1e-6, rtol=1e-4)
 
 
 def test_the_stop_token_is_trained_and_padding_is_not(make_trainer, policy):
@@ -333,40 +294,6 @@ def test_what_cannot_change_is_refused_at_once(make_trainer):
         trainer.change(reward_weights=(1.0, 2.0))
 
 
-def test_schedules_by_hand():
-    linear = RunConfig(max_steps=11, warmup_steps=3, lr_scheduler_type="linear", lr_end_ratio=0.1)
-    # Warm-up in four equal parts, then from 1 to 0.1 over the remaining 8 steps, 7 intervals: −0.9/7 each.
-    assert [schedule(s, linear) for s in (0, 1, 2)] == [0.25, 0.5, 0.75]
-    assert schedule(3, linear) == 1.0 and schedule(10, linear) == pytest.approx(0.1)
-    assert schedule(4, linear) == pytest.approx(1 - 0.9 / 7)
-    cosine = RunConfig(max_steps=11, lr_scheduler_type="cosine")
-    assert schedule(5, cosine) == pytest.approx(0.5) and schedule(10, cosine) == pytest.approx(0.0)
-    assert {schedule(s, RunConfig()) for s in range(100)} == {1.0}
-
-
-def test_a_gradient_that_is_not_finite_stops_the_run_and_spares_the_adapter(make_trainer, policy, monkeypatch):
-    trainer = make_trainer()
-    before = policy.adapters.fingerprint(trainer.adapter)
-    real = Objective.loss
-    monkeypatch.setattr(Objective, "loss", lambda *a, **k: (real(*a, **k)[0] * math.inf, real(*a, **k)[1]))
-    with pytest.raises(TrainingError, match="not finite"):
-        next(trainer)
-    assert policy.adapters.fingerprint(trainer.adapter) == before
-
-
-def test_running_out_of_memory_says_what_to_lower_and_the_run_can_go_on(make_trainer, monkeypatch):
-    trainer = make_trainer()
-
-    def full(*args, **kwargs):
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(trainer.policy, "logps", full)
-        with pytest.raises(TrainingError, match="Step 1 needs more memory.*Lower prompts_per_step"):
-            next(trainer)
-    assert next(trainer).step == 1
-
-
 def test_step_time_leaves_out_what_others_did_between_two_events(make_trainer, monkeypatch):
     clock = [0.0]
     monkeypatch.setattr("lab.trainer.time.perf_counter", lambda: clock[0])
@@ -418,42 +345,3 @@ def test_a_4bit_run_on_cpu(policy_4bit):
     assert all(math.isfinite(c.reward) for record in (first, second) for c in completions_of(record))
     assert first.metrics["kl"] == 0.0 and math.isfinite(second.metrics["kl"])
     assert after != before
-
-
-# -- sampling for the page
-
-
-def test_sample_group_gives_scored_groups_with_openable_numbers(policy, adapter):
-    config = RunConfig(rewards=(letters,), num_generations=3, max_completion_length=8)
-    events = list(sample_group(policy, config, [{"prompt": "What is 1 + 2?", "answer": "3"}], adapter))
-    assert isinstance(events[0], TokensSampled) and isinstance(events[-1], GroupScored)
-    group = events[-1].group
-    assert len(group.completions) == 3 and group.row["answer"] == "3"
-    for c in group.completions:
-        assert c.reward is not None and c.advantage is not None
-        assert not np.array_equal(c.arrays["logps"], c.arrays["ref_logps"])  # the adapter differs from the base
-        np.testing.assert_allclose(c.arrays["sampling_logps"], c.arrays["old_logps"], atol=1e-4)
-
-
-def test_sample_group_of_the_base_is_its_own_reference_and_repeats_with_its_seed(policy):
-    config = RunConfig(rewards=(letters,), num_generations=2, max_completion_length=8)
-    rows = [{"prompt": "What is 1 + 2?"}]
-    first, again = ([e for e in sample_group(policy, config, rows, seed=5)][-1].group for _ in range(2))
-    assert [c.text for c in first.completions] == [c.text for c in again.completions]
-    assert all(np.array_equal(c.arrays["logps"], c.arrays["ref_logps"]) for c in first.completions)
-
-
-def test_sample_group_measures_against_the_reference_it_is_given(policy, adapter):
-    config = RunConfig(rewards=(letters,), num_generations=2, max_completion_length=8, kl_placement="reward", beta=0.5)
-    policy.adapters.copy(adapter, "same-numbers")
-    for reference, is_zero in (("same-numbers", True), (adapter, True), (None, False)):
-        *_, scored = sample_group(policy, config, [{"prompt": "What is 1 + 2?"}], adapter, reference=reference, seed=5)
-        for c in scored.group.completions:
-            assert np.array_equal(c.arrays["logps"], c.arrays["ref_logps"]) == is_zero
-            assert (c.extra["kl_penalty"] == 0.0) == is_zero
-    policy.remove_adapter("same-numbers")
-
-
-def test_seeded_generators_differ_by_every_number():
-    draws = {float(torch.rand((), generator=seeded(*n))) for n in ((0, 0), (0, 1), (1, 0), (1, 1), (1,))}
-    assert len(draws) == 5
