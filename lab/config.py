@@ -32,6 +32,7 @@ DTYPES = ("auto", "float32", "bfloat16")
 SCHEDULES = ("constant", "linear", "cosine")
 ALGORITHMS = ("grpo", "ppo")
 REWARD_FIELDS = ("rewards", "eval_rewards")  # names, or callables in Python
+LARGEST_WEIGHT = 1_000_000  # of a reward: sums stay far from what a float can hold
 
 
 class ConfigError(ValueError):
@@ -106,7 +107,7 @@ class RunConfig:
                      simple=True)
 
     # -- the update
-    max_steps: int = knob(100, "Steps", "Optimiser steps of the whole run.", group="update", low=1, simple=True)
+    max_steps: int = knob(100, "Steps", "Optimiser steps of the whole run.", group="update", low=1, high=10_000_000, simple=True)
     learning_rate: float = knob(2e-5, "Learning rate", "AdamW's step size. LoRA wants about ten times a full fine-tune's.",
                                 group="update", trl=1e-6, low=0.0, simple=True, live=True)
     lr_scheduler_type: str = knob("constant", "Schedule", "How the learning rate moves after the warm-up.", group="update",
@@ -255,8 +256,9 @@ class RunConfig:
             object.__setattr__(self, name, _as_tuple(getattr(self, name)))
         if self.reward_weights is not None:
             object.__setattr__(self, "reward_weights", tuple(float(w) for w in _as_tuple(self.reward_weights)))
-            if not all(map(math.isfinite, self.reward_weights)):
-                raise ConfigError(f"{named('reward_weights')} is {self.reward_weights}: finite numbers are needed.")
+            if not all(abs(weight) <= LARGEST_WEIGHT for weight in self.reward_weights):
+                raise ConfigError(f"{named('reward_weights')} is {self.reward_weights}: finite numbers are needed, "
+                                  f"at most {LARGEST_WEIGHT:,}.")
         for f in fields(self):
             _check_range(f, getattr(self, f.name))
         if not self.rewards:

@@ -44,6 +44,8 @@ def test_any_group_size_from_two_and_any_number_of_prompts():
     ({"reward_weights": (1.0,)}, "1 number for 2 reward functions"),
     ({"reward_weights": (float("nan"), 1.0)}, "finite numbers are needed"),
     ({"reward_weights": (float("inf"), 1.0)}, "finite numbers are needed"),
+    ({"reward_weights": (1e308, 1e308)}, "at most 1,000,000"),
+    ({"max_steps": 10**12}, r"Steps \(max_steps\) is 1000000000000: the largest value is 10000000"),
     ({"loss_type": "vespo", "importance_sampling_level": "sequence"}, r"set Ratio level \(importance_sampling_level\) to token"),
     ({"loss_type": "dppo", "importance_sampling_level": "sequence"}, r"set Ratio level \(importance_sampling_level\) to token"),
     ({"reward_weights": (0.0, 0.0)}, "0 for every reward function, so nothing could be learned"),
