@@ -8,22 +8,9 @@ import pytest
 import torch
 
 from lab.grpo import grpo_loss
+from tests.test_grpo import PAPER
 
-SETTINGS = dict(
-    epsilon=0.2,
-    epsilon_high=None,
-    delta=None,
-    beta=0.0,
-    kl_estimator="k3",
-    importance_sampling_level="token",
-    sapo_temperature_pos=1.0,
-    sapo_temperature_neg=2.0,
-    vespo_k_pos=2.0,
-    vespo_lambda_pos=3.0,
-    vespo_k_neg=3.0,
-    vespo_lambda_neg=2.0,
-    dppo_ratio_cap=3.0,
-)
+SETTINGS = PAPER | dict(sapo_temperature_neg=2.0, dppo_ratio_cap=3.0)
 
 
 def one_completion(loss_type, old, log_ratio, advantage, **changes):
@@ -31,7 +18,7 @@ def one_completion(loss_type, old, log_ratio, advantage, **changes):
     old = torch.tensor([old], dtype=torch.float64)
     logps = (old + torch.tensor([log_ratio], dtype=torch.float64)).requires_grad_()
     advantages = torch.tensor([advantage], dtype=torch.float64)
-    loss, stats = grpo_loss(logps, old, None, advantages, torch.ones_like(old), loss_type=loss_type, **(SETTINGS | changes))
+    loss, stats = grpo_loss(logps, old, None, advantages, torch.ones_like(old), **(SETTINGS | changes | {"loss_type": loss_type}))
     return loss.item(), torch.autograd.grad(loss, logps)[0].squeeze(0).tolist(), stats
 
 

@@ -2,7 +2,7 @@
 
 `resolve` says what a name means without touching the network; `fetch` makes it a local folder, downloading if it must.
 Only safetensors are read, pickled weights are refused, and no code from a repository ever runs. Nothing here imports
-torch, so the page may. Leaves out loading weights (`lab.policy`).
+torch, so the page may. Leaves out loading weights (`loading`).
 """
 
 from __future__ import annotations
