@@ -253,7 +253,8 @@ def test_parameters_are_read_without_evaluating_anything():
 @pytest.mark.parametrize("text, said", [
     ("nope", "no built-in reward 'nope'"), ("accuracy('boxed')", "Cannot read"), ("accuracy(source=open('x'))", "Cannot read"),
     ("accuracy(**{})", "Cannot read"), ("accuracy(", "Cannot read"), ("os.system('x')", "Cannot read"), ("", "Cannot read"),
-    ("accuracy(sauce=1)", "no parameter 'sauce'. Did you mean source? Its parameters: source"), ("accuracy(source='x')", "source is 'x': choose one of"),
+    ("accuracy(sauce=1)", "no parameter 'sauce'. Did you mean source? Its parameters: source"),
+    ("accuracy(source='x')", "source is 'x': choose one of"),
     ("length_target(width=0)", "width is 0"), ("missing_file.py", "no reward file missing_file.py"),
 ])
 def test_a_reward_that_cannot_be_made_is_refused_in_a_sentence(text, said):
