@@ -29,6 +29,7 @@ from lab.config import RunConfig
 from lab.engine_models import Models, measured_machine
 from lab.errors import CommandError, sentence_of
 from lab.jobs import identity, process_is_there
+from lab.ram import ram
 from lab.storage.attempts import refuse_if_going
 from lab.storage.rows import Command, Process, Run
 from lab.storage.run_folder import RunFolder
@@ -91,7 +92,7 @@ class Engine:
         at_work = next((w for w in list(self.runs.values()) if w.playing), None)
         return {"phase": self.phase, "run": at_work.run if at_work else None, "queue": len(self.samples), "loading": self.loading,
                 "evaluating": self.evaluating, "identity": self.identity, "rss": psutil.Process().memory_info().rss,
-                "memory_total": psutil.virtual_memory().total,
+                "memory_total": ram().total,
                 "machine": self.machine, "awaits": self._awaits(at_work), **self.models.info()}
 
     def _awaits(self, at_work: RunWork | None) -> str | None:

@@ -113,7 +113,7 @@ function draw(place, view) {
 function bar(parts, plan) {
   const share = Math.min(1, plan.peak / plan.memory);
   return el("div.memory", { role: "img", "aria-label": `${Math.round(100 * share)} % of the memory within reach` },
-    el("i", { style: { width: `${100 * share}%` } }), el("span", {}, `of ${gigabytes(plan.memory)} GB`));
+    el("i", { style: { width: `${100 * share}%` } }), el("span", {}, `of ${gigabytes(plan.memory)} GB within reach`));
 }
 
 /** What the form holds at the start, before Gradio has told of any change. */
