@@ -25,13 +25,12 @@ def cautions(config: RunConfig) -> list[str]:
     """What works and is yet worth a second thought, in sentences for page and terminal."""
     from lab.config import with_labels
 
-    told = [cut_draw(config.top_k, config.top_p, config.min_p), _idle_cold_start(config), _idle_ratio(config)]
+    told = [_cut_draw(config), _idle_cold_start(config), _idle_ratio(config)]
     return [with_labels(sentence) for sentence in told if sentence]
 
 
-def cut_draw(top_k: int, top_p: float, min_p: float) -> str | None:
-    """A sentence where tokens are not drawn from the policy itself; None where they are."""
-    cuts = [name for name, on in (("top-k", top_k), ("top-p", top_p < 1), ("min-p", min_p)) if on]
+def _cut_draw(config: RunConfig) -> str | None:
+    cuts = [name for name, on in (("top-k", config.top_k), ("top-p", config.top_p < 1), ("min-p", config.min_p)) if on]
     if not cuts:
         return None
     verb = "cuts" if len(cuts) == 1 else "cut"

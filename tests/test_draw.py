@@ -75,14 +75,9 @@ def test_cuts_keep_exactly_the_tokens_they_promise(settings, kept):
     u = torch.arange(0.0005, 1, 0.001)
     tokens, _ = draw(logits.expand(len(u), -1), settings, u)
     assert set(tokens.tolist()) == kept
-    assert settings.bias_warning
 
 
 def test_greedy_takes_the_largest_logit_and_needs_no_random_number():
     tokens, logps = draw(torch.tensor([[1.0, 3.0, 2.0]]), DrawSettings(greedy=True))
     assert tokens.item() == 1
     assert logps.item() == pytest.approx(3 - math.log(math.e + math.e**3 + math.e**2), abs=1e-6)
-
-
-def test_no_cut_no_warning():
-    assert DrawSettings(temperature=0.7).bias_warning is None

@@ -15,25 +15,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lab.contradictions import cut_draw
-
 BLOCK = 256
 
 
 @dataclass(frozen=True)
 class DrawSettings:
-    """How tokens are drawn. The last three cut the tail off, so the ratio to the full distribution is biased."""
+    """How tokens are drawn. The last three cut the tail off, so the ratio to the full distribution is biased (`contradictions`)."""
 
     temperature: float = 1.0
     greedy: bool = False
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
-
-    @property
-    def bias_warning(self) -> str | None:
-        """A sentence for the page when tokens are not drawn from the policy itself; None when they are."""
-        return cut_draw(self.top_k, self.top_p, self.min_p)
 
 
 def draw(logits: Tensor, settings: DrawSettings, uniforms: Tensor | None = None) -> tuple[Tensor, Tensor]:
