@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from lab.config import ConfigError, RunConfig
@@ -62,6 +64,18 @@ def test_branching_leaves_the_parent_as_it_was(parent):
     before = [(s, (p / "trainer.json").read_bytes()) for s, p in RunFolder(parent.store, parent.id).checkpoints()]
     branch(parent.store, parent.run, step=1)
     assert [(s, (p / "trainer.json").read_bytes()) for s, p in RunFolder(parent.store, parent.id).checkpoints()] == before
+
+
+def test_a_form_that_leaves_4_bits_open_branches_a_run_that_was_resumed(parent):
+    _, folder = RunFolder(parent.store, parent.id).checkpoints()[-1]
+    file = folder / "trainer.json"
+    state = json.loads(file.read_text())
+    state["config"]["load_in_4bit"] = False  # as a resume settles what the run had left open
+    file.write_text(json.dumps(state))
+    run = parent.store.run(branch(parent.store, parent.run, changes=dict(load_in_4bit=None, max_steps=9)))
+    assert run.config["load_in_4bit"] is False
+    with pytest.raises(CommandError, match="4-bit base"):
+        branch(parent.store, parent.run, changes=dict(load_in_4bit=True, max_steps=9))
 
 
 @pytest.mark.parametrize(("args", "error", "sentence"), [

@@ -359,6 +359,15 @@ def test_a_damaged_folder_is_said_in_a_sentence(tmp_path):
         Policy.load(str(folder), device="cpu")
 
 
+def test_a_folder_without_a_tokenizer_is_said_in_a_sentence(tmp_path):
+    # transformers makes an empty tokenizer for it, and the first prompt would have no token
+    config = transformers.Qwen2Config(vocab_size=320, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+                                      num_key_value_heads=2)
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="no tokenizer. Put tokenizer.json"):
+        Policy.load(str(tmp_path), device="cpu")
+
+
 def test_the_models_own_system_message_is_the_default(policy):
     text = policy.tokenizer.decode(policy.prompt_ids("Hi", ""))
     assert text == "<|system|>Think, then answer.<|end|><|user|>Hi<|end|><|assistant|>"

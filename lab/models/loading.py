@@ -45,7 +45,7 @@ def load_base(folder: Path, *, dtype: str = "auto", load_in_4bit: bool | None = 
     four_bit = pick_4bit(load_in_4bit, place)
     try:
         with _without_progress_bar():
-            tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+            tokenizer = _tokenizer(folder)
             chosen = _precision(folder, dtype, place)
             model = (_load_4bit if four_bit else _load_plain)(folder, chosen.dtype, place)
     except (OSError, RuntimeError, MemoryError, ValueError, ImportError, SafetensorError) as error:
@@ -53,6 +53,14 @@ def load_base(folder: Path, *, dtype: str = "auto", load_in_4bit: bool | None = 
     model.requires_grad_(False)
     model.eval()
     return Base(model, tokenizer, place, model.get_input_embeddings().weight.dtype, four_bit, chosen.reason)
+
+
+def _tokenizer(folder: Path) -> transformers.PreTrainedTokenizerBase:
+    """Where its files are missing, transformers makes an empty one of the model's kind, which reads every text as nothing."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    if not tokenizer("1 + 1 = 2", add_special_tokens=False).input_ids:
+        raise ValueError("it has no tokenizer. Put tokenizer.json and tokenizer_config.json beside its weights.")
+    return tokenizer
 
 
 def pick_device(device: str) -> torch.device:

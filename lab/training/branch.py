@@ -66,6 +66,8 @@ def _checkpoint(store: Store, run: Run, step: int | None) -> tuple[int, Path]:
 
 
 def _changed(config: RunConfig, changes: dict[str, Any], step: int) -> RunConfig:
+    if changes.get("load_in_4bit", False) is None:  # left open, while a checkpoint that was resumed says what had been decided
+        changes = {**changes, "load_in_4bit": config.load_in_4bit}
     fixed = [name for name in FIXED if name in changes and changes[name] != getattr(config, name)]
     if fixed:
         raise CommandError(f"{', '.join(map(named, fixed))} cannot change in a branch: the checkpoint is made for it. "
