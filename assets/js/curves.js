@@ -226,11 +226,13 @@ function offScale(figure, top = figure.top) {
   const place = poll.state.steps.columns.indexOf(figure.curve.metric) + 1;
   const over = poll.state.steps.rows.filter((row) => place && row[place] > top[1]);
   if (!over.length) return [];
-  const last = over.at(-1), more = over.length > 1 ? `, ${over.length - 1} more` : "";
-  return [{ x: last[0], y: top[1], text: `▲ ${fixed(last[place], 2)} off the scale${more}`, showarrow: false, yanchor: "top",
-    xanchor: last[0] > poll.state.run.max_steps / 2 ? "right" : "left",
-    font: { size: 10, color: spec.theme.ink_3 } }];
+  const last = over.at(-1), more = over.length > 1 ? `<br>${over.length - 1} more` : "";
+  return [{ x: last[0], y: top[1], text: `▲ ${small(last[place], 2)} off the scale${more}`, showarrow: false, yanchor: "top",
+    xanchor: sideWithRoom(last[0] / poll.state.run.max_steps), font: { size: 10, color: spec.theme.ink_3 } }];
 }
+
+/** What is written at a point so far along a narrow figure would be cut off on the other side. */
+const sideWithRoom = (share) => (share < 0.35 ? "left" : share > 0.65 ? "right" : "center");
 
 function listen(figure) {
   figure.listening = true;

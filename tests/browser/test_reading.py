@@ -183,6 +183,21 @@ def test_curves_say_their_newest_value_and_loss_comes_last(page, lab, owner):
     expect(page.locator(".progress")).to_contain_text("Step 12 of 40")
 
 
+@pytest.mark.parametrize("step", [6, 12, 19, 28, 39])
+def test_a_value_off_the_scale_is_written_whole_and_with_digits_that_say_something(page, lab, owner, step):
+    run = lab.store.create_run(CONFIG.to_dict(), name="still near the reference", owner=owner, status="finished")
+    for each in range(1, 41):
+        kl = 0.0009 if each in (step, step - 1) else 4e-5
+        lab.store.write_step(run, StepRecord(each, metrics(each) | {"kl": kl}, []), seconds=0.97)
+    page.set_viewport_size({"width": 1280, "height": 720})
+    open_page(page, lab, f"?run={run}&tab=train")
+    figure = page.locator("figure[data-metric=kl]")
+    written = figure.locator(".annotation-text", has_text="off the scale")
+    expect(written).to_contain_text("0.00090 off the scale")
+    outer, inner = figure.bounding_box(), written.bounding_box()
+    assert outer["x"] <= inner["x"] and inner["x"] + inner["width"] <= outer["x"] + outer["width"]
+
+
 def test_completions_that_grow_alike_are_a_warning(page, lab, owner):
     # The hand-worked group has eight texts, all different. Of a group of eight equal ones and one more half: (8 + 1) of 16 is more
     # than a half, (8 + 1 + 1) of 24 is not.
