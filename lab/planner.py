@@ -195,16 +195,18 @@ def plan(config: RunConfig, shape: ModelShape, *, prompt_tokens: int, device: st
 
 
 def compare(made: Plan, config: RunConfig, shape: ModelShape, written: Written, *, prompt_tokens: float, device: str, dtype: str,
-            load_in_4bit: bool, memory: float | None, speed: Speed | None, peak: float, seconds: float) -> dict[str, Any]:
+            load_in_4bit: bool, memory: float | None, speed: Speed | None, peak: float, seconds: float,
+            waited: float = 0.0) -> dict[str, Any]:
     """Measured beside predicted, for steps that wrote `written`: {peak, seconds, memory, pace, sentence}.
 
     `memory` and `pace` of the result are measured over predicted, where what is predicted is what these very completions
-    should have taken, uncorrected: they mostly end before their limit.
+    should have taken, uncorrected: they mostly end before their limit. `waited` of the `seconds` went by waiting for rewards,
+    which says nothing about this machine's pace.
     """
     work = _Work(config, shape, prompt_tokens, device, dtype, load_in_4bit, memory, Corrections())
     budget = min(made.micro_batch_tokens, math.ceil(work.everything(written)))
     ratios = {"memory": peak / work.estimate(budget, made.checkpointing, written).peak,
-              "pace": None if speed is None else seconds / work.seconds(speed, written)}
+              "pace": None if speed is None else (seconds - waited) / work.seconds(speed, written)}
     predicted = f"{made.peak / 1e9:.2f} GB" + (f" and {_seconds_text(made.seconds)} a step" if made.seconds else "")
     shorter = "" if written.longest >= config.max_completion_length else (
         f" Completions had {written.mean:.0f} tokens on average, at most {written.longest:.0f} of {config.max_completion_length}.")

@@ -25,7 +25,17 @@ from lab.errors import did_you_mean
 from lab.memory import is_out_of_memory, smaller_budget
 from lab.planner import Corrections
 from lab.policy import Policy
-from lab.records import AwaitingScores, CheckpointSaved, EvaluationRecord, Event, Group, MemoryRanShort, ScoringFailed, StepRecord
+from lab.records import (
+    AwaitingScores,
+    CheckpointSaved,
+    EvaluationRecord,
+    Event,
+    Group,
+    MemoryRanShort,
+    RewardAwaited,
+    ScoringFailed,
+    StepRecord,
+)
 from lab.rewards import resolve
 from lab.rewards.by_hand import ScoresAwaited
 from lab.tasks import load_task
@@ -194,17 +204,21 @@ class Trainer(Collecting, Updating):
 
     def _timed(self, events: Generator[Event, None, None]) -> Generator[Event, None, None]:
         """Fills each record's step_time with the seconds spent in here: others may take their turn between two events."""
-        seconds = 0.0
+        seconds = waited = 0.0
         while True:
             started = time.perf_counter()
             try:
                 event = next(events)
             except StopIteration:
                 return
-            seconds += time.perf_counter() - started
+            spent = time.perf_counter() - started
+            seconds += spent
+            if isinstance(event, RewardAwaited):
+                waited += spent
             if isinstance(event, StepRecord):
-                event.metrics["step_time"], seconds = seconds, 0.0
-                self.planning.look(event)
+                event.metrics["step_time"] = seconds
+                self.planning.look(event, waited)
+                seconds = waited = 0.0
             yield event
 
     def _run(self) -> Generator[Event, None, None]:

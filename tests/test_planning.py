@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
+
 import pytest
 
 from lab.planner import Corrections
@@ -24,6 +27,23 @@ def test_what_the_first_steps_took_is_put_beside_it_and_then_stands(make_trainer
         seen.append(trainer.planning.report["measured"])
     assert all(m["peak"] > 1e8 and m["seconds"] > 0 and m["sentence"].startswith("Planned at most") for m in seen)
     assert seen[-1] is seen[-2] is seen[planning.WATCHED_STEPS] is not seen[planning.WATCHED_STEPS - 1]
+
+
+def test_waiting_for_a_slow_reward_is_measured_and_does_not_slow_the_next_plans(make_trainer):
+    def slow(completions, **kwargs):
+        time.sleep(1)
+        return [float(len(str(each)) % 3) for each in completions]
+
+    slow.waits_for = "a judge"
+    trainer = make_trainer(max_steps=1, rewards=(slow,), reward_weights=None)
+    step = next(trainer)
+    [seconds], [waited] = trainer.planning._seconds, trainer.planning._waited
+    assert 0 < waited < seconds == step.metrics["step_time"]
+    pace = trainer.planning.report["measured"]["pace"]
+    made = replace(step, metrics=step.metrics | {"step_time": seconds - waited})
+    trainer.planning._seconds.clear(), trainer.planning._waited.clear()
+    trainer.planning.look(made)  # the same work without the wait
+    assert trainer.planning.report["measured"]["pace"] == pytest.approx(pace)
 
 
 def test_a_recorded_run_keeps_its_plan_and_the_next_one_goes_by_it(make_trainer, tmp_path):

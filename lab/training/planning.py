@@ -33,6 +33,7 @@ class Planning:
         self._where = dict(prompt_tokens=prompt_tokens, device=device, dtype=dtype, load_in_4bit=policy.load_in_4bit,
                            memory=memory.within_reach(policy.device), speed=speed.measured(device, dtype, torch.get_num_threads()))
         self._seconds: list[float] = []
+        self._waited: list[float] = []
         self.plan: Plan | None = None
         self.report: dict[str, Any] | None = None
         try:
@@ -44,12 +45,14 @@ class Planning:
                        **{name: self._where[name] for name in ("device", "dtype", "load_in_4bit")}}
         memory.mark_peak(policy.device)
 
-    def look(self, step: StepRecord) -> None:
-        """Put a finished step beside the plan, as long as there is something to learn from it."""
+    def look(self, step: StepRecord, waited: float = 0.0) -> None:
+        """Put a finished step beside the plan, as long as there is something to learn from it; `waited` seconds were for rewards."""
         if self.plan is None or len(self._seconds) == WATCHED_STEPS + 1:
             return
         self._seconds.append(step.metrics["step_time"])
+        self._waited.append(waited)
         lengths = Written(step.metrics["completions/mean_length"], step.metrics["completions/max_length"])
         measured = compare(self.plan, self._config, self._shape, lengths, peak=memory.peak_since_mark(self._policy.device),
-                           seconds=statistics.median(self._seconds[1:] or self._seconds), **self._where)
+                           seconds=statistics.median(self._seconds[1:] or self._seconds),
+                           waited=statistics.median(self._waited[1:] or self._waited), **self._where)
         self.report = {**self.report, "measured": measured}
