@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 
 import pytest
 
@@ -139,11 +140,16 @@ SMALL = ["--num-generations", "2", "--prompts-per-step", "1", "--max-completion-
 def test_ctrl_c_saves_and_the_command_it_names_goes_on_to_the_same_steps_as_a_run_that_never_stopped(tmp_path):
     runs = tmp_path / "runs"
     training = subprocess.Popen([sys.executable, "-m", "lab.cli", "train", *SMALL, "--max-steps", "100000", "--save-steps", "100000",
-                                 "--name", "mine", "--runs", str(runs)], stdout=subprocess.PIPE, text=True, encoding="utf-8")
+                                 "--name", "mine", "--runs", str(runs)], stdout=subprocess.PIPE, text=True, encoding="utf-8",
+                                # Tests that a shell runs in the background ignore Ctrl-C, and a child would inherit that.
+                                preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL))
     store = open_store(runs)
-    wait_for(lambda: (found := store.runs(name="mine")) and found[0].step >= 2)
-    training.send_signal(signal.SIGINT)
-    said, _ = training.communicate(timeout=120)
+    try:
+        wait_for(lambda: (found := store.runs(name="mine")) and found[0].step >= 2)
+        training.send_signal(signal.SIGINT)
+        said, _ = training.communicate(timeout=120)
+    finally:
+        training.kill()
     (stopped,) = store.runs(name="mine")
     assert training.returncode == 0 and stopped.status == "stopped" and stopped.step >= 2
     named = f"grpo-lab resume {stopped.id} --runs {runs}"
