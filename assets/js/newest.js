@@ -1,5 +1,5 @@
 // Below the curves: the newest step's groups, one line each, how many of their texts differ, and the rows of the chosen one.
-// While somebody reads, the groups stay as they are and a button says that newer ones are there.
+// While somebody reads, or where the address names a step, the groups stay as they are and a button says that newer ones are there.
 
 import * as api from "./api.js";
 import { drawBar, makeBar, makeDots, scaleOf } from "./axis.js";
@@ -18,7 +18,8 @@ const ALIKE_MEANS = "Half of the texts or more repeat another of their group. Co
 const USES = "Completions cost more than updates, so a batch of them may serve several: its rewards stay, the policy's probabilities "
   + "of the same tokens move, and the clip keeps the ratio near 1.";
 
-let shown = null, chosen = null, busy = false, held = 0, parts = null;
+let shown = null, chosen = null, busy = false, held = 0, parts = null,
+  pinned = null; // the step that the address asked for when its run came: it stays until the reader asks for newer ones
 
 export function mount() {
   whenThere("lab-newest", (place) => {
@@ -31,20 +32,23 @@ export function mount() {
     parts.list.addEventListener("keydown", walk);
     fill(place, el("div.newest", {}, lines, parts.rows));
     poll.on("live", () => follow(false));
-    poll.on("run", () => ((shown = null), follow(false)));
+    poll.on("run", () => ((shown = null), (pinned = askedStep()), follow(false)));
     document.addEventListener("click", (event) => event.target.closest?.("[role=tab]") && setTimeout(follow, 0, false));
+    pinned = askedStep();
     follow(false);
   });
 }
+
+const askedStep = () => Number(url.read().step) || null;
 
 /** Fetches the newest step's groups when Train is looked at and nobody is reading the ones shown. */
 async function follow(now) {
   const run = poll.state.run;
   if (!parts || busy || !run || tabs.current() !== "train") return;
   if (!poll.hasSteps(run)) return void (shown === null && drawEmpty());
-  const asked = Number(url.read().step) || null;
-  const step = asked && !now && shown === null ? asked : run.step;
-  if (shown && shown.run === run.id && shown.step === step && shown.attempt === run.attempt) return;
+  if (now) url.write({ step: (pinned = null) });
+  const step = pinned ?? run.step;
+  if (shown && shown.run === run.id && shown.step === step && shown.attempt === run.attempt) return hold(run.step - shown.step);
   if (shown && shown.run === run.id && !now && isReading()) return hold(step - shown.step);
   busy = true;
   try {
@@ -55,6 +59,7 @@ async function follow(now) {
     draw();
   } catch (error) {
     if (error.status === undefined) throw error;
+    pinned = null; // a step that the run does not have
   } finally {
     busy = false;
   }

@@ -268,7 +268,11 @@ def test_a_batch_that_serves_several_steps_is_said_to_be_the_same_groups(page, l
     page.get_by_role("tab", name="Lab").click()
     expect(page.locator(".glass-head .summary")).to_contain_text("use 2 of 2: the same groups as step 1")
     open_page(page, lab, f"?run={run}&tab=train&step=1")
+    newer = page.get_by_role("button", name="1 newer step")
+    newer.wait_for()  # told only after the page has heard of the run again: the step that was asked for is still there
     expect(page.locator(".newest .use")).to_have_text("use 1 of 2: sampled for this step")
+    newer.click()
+    expect(page.locator(".newest .use")).to_have_text("use 2 of 2: the same groups as step 1")
     run = write_run(lab.store, owner=owner, steps=2, status="stopped")
     open_page(page, lab, f"?run={run}&tab=train")
     expect(page.locator(".newest header b").first).to_have_text("Newest step, 8 groups")
