@@ -34,6 +34,20 @@ def no_made_up_run_is_left_going():
     end_all_runs()
 
 
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory):
+    """A real engine process that is idle, on a runs folder of its own; the tests of a module share it."""
+    from tests.engine_process import running_engine
+
+    with running_engine(tmp_path_factory.mktemp("runs")) as engine:
+        yield engine
+
+
+@pytest.fixture
+def store(engine):
+    return engine.store
+
+
 @pytest.fixture
 def adapter(policy):
     """A random adapter that changes the model's output, as one in the middle of training does."""

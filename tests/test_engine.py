@@ -10,20 +10,8 @@ import pytest
 
 from lab.config import RunConfig
 from lab.storage.run_folder import RunFolder, driver_info
-from tests.engine_process import QUESTION, SMALL, ended, order, reaches, running_engine, sample, start, until
+from tests.engine_process import QUESTION, SMALL, ended, order, reaches, sample, start, until
 from tests.test_judge import Server
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory):
-    with running_engine(tmp_path_factory.mktemp("runs")) as engine:
-        yield engine
-
-
-@pytest.fixture
-def store(engine):
-    return engine.store
-
 
 # -- samples
 

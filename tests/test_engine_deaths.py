@@ -7,22 +7,9 @@ import subprocess
 import sys
 import time
 
-import pytest
-
 from lab.jobs import Engine, process_is_there
 from lab.storage.run_folder import RunFolder
-from tests.engine_process import ended, order, reaches, running_engine, sample, start, until
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory):
-    with running_engine(tmp_path_factory.mktemp("runs")) as engine:
-        yield engine
-
-
-@pytest.fixture
-def store(engine):
-    return engine.store
+from tests.engine_process import ended, order, reaches, sample, start, until
 
 
 def test_a_killed_engine_is_started_again_and_its_run_resumes_with_the_same_steps(engine, store):
