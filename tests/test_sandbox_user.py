@@ -18,7 +18,9 @@ NOBODY = 65534
 def test_the_sandbox_holds_for_an_ordinary_user_as_well():
     folder = Path(tempfile.mkdtemp(prefix="of-nobody-", dir="/tmp"))  # every pytest of root shuts root's own folders again
     try:
-        run_the_tests_as_nobody(folder)
+        done = run_the_tests_as_nobody(folder)
+        assert done.returncode == 0, done.stdout[:6000] + "\n…\n" + done.stdout[-3000:] + done.stderr[-2000:]
+        assert "[100%]" in done.stdout
     finally:
         shutil.rmtree(folder)
 
@@ -32,10 +34,8 @@ def run_the_tests_as_nobody(folder):
     options = {"user": NOBODY, "group": NOBODY, "extra_groups": [], "env": environment, "cwd": ROOT}
     python = a_python_that_runs_for(options)
     tests = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "tests").glob("test_sandbox_*.py")) if path.name != Path(__file__).name]
-    done = subprocess.run([python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={folder}/pytest", "-m", "not soak", *tests],
+    return subprocess.run([python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={folder}/pytest", "-m", "not soak", *tests],
                           capture_output=True, text=True, **options)
-    assert done.returncode == 0, done.stdout[:6000] + "\n…\n" + done.stdout[-3000:] + done.stderr[-2000:]
-    assert "[100%]" in done.stdout
 
 
 def a_python_that_runs_for(options):
