@@ -17,6 +17,8 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from lab.models.registry import ModelError
+
 if TYPE_CHECKING:
     from lab.forward.adapters import Adapters
 
@@ -32,11 +34,11 @@ def _attention(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, att
                attend: Attend | None = None, scaling: float | None = None, **others) -> tuple[Tensor, None]:
     """What transformers calls for each layer: (1, heads, S, D) each. Without `attend` it is plain SDPA.
 
-    Raises NotImplementedError for what changes attention and is not done here, as GPT-OSS' sinks and Gemma 2's cap do.
+    Raises ModelError for a model whose attention is more than softmax over the past, as with GPT-OSS' sinks and Gemma 2's cap.
     """
     unknown = [name for name, value in others.items() if value is not None and name not in HARMLESS]
     if unknown or others.get("is_causal") is False:
-        raise NotImplementedError(f"its attention has {', '.join(unknown) or 'no order'}")
+        raise ModelError(f"its attention has {', '.join(unknown) or 'no order'}")
     if attend is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **others)
     query, key, value = (x[0].transpose(0, 1) for x in (query, key, value))
